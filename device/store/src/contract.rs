@@ -37,7 +37,7 @@ const CAPACITY: u64 = 4 << 20;
 /// # Panics
 /// If a store breaks the contract.
 pub fn contract<S: ObjectStore>(make: impl Fn(u64) -> S) {
-    let promises: [fn(&S); 33] = [
+    let promises: [fn(&S); 34] = [
         unknown_objects_are_not_found,
         create_and_remove_change_what_exists,
         writes_are_read_back,
@@ -51,6 +51,7 @@ pub fn contract<S: ObjectStore>(make: impl Fn(u64) -> S) {
         a_full_store_refuses_growth_only,
         limits_are_refused_and_change_nothing,
         empty_operations_change_nothing,
+        every_change_is_counted,
         scopes_nest_and_flush_is_repeatable,
         sharing::shared_bytes_are_taken_once_and_parted_by_writing,
         sharing::a_share_replaces_what_was_there,
@@ -423,6 +424,35 @@ fn empty_operations_change_nothing<S: ObjectStore>(store: &S) {
     store.clear(id, 1000, 0).expect("clear nothing");
     store.punch(id, 1, 0).expect("punch nothing");
     assert_eq!(content(store, id), b"abc");
+}
+
+fn every_change_is_counted<S: ObjectStore>(store: &S) {
+    let (id, other) = (user(0x1_0001), user(0x1_0002));
+    let attribute = AttributeId { page: 1, number: 2 };
+    type Change<'a, S> = (&'a str, &'a dyn Fn(&S) -> Result<(), StoreError>);
+    let changes: [Change<'_, S>; 10] = [
+        ("create", &|store| store.create(id, ObjectType::User)),
+        ("write", &|store| store.write(id, 0, &[1; 9000])),
+        ("overwrite in part", &|store| store.write(id, 17, b"abc")),
+        ("resize", &|store| store.resize(id, 5000)),
+        ("clear", &|store| store.clear(id, 10, 20)),
+        ("punch", &|store| store.punch(id, 0, 100)),
+        ("attribute", &|store| store.set_attribute(id, attribute, b"value")),
+        ("attribute of the same length", &|store| store.set_attribute(id, attribute, b"VALUE")),
+        ("share", &|store| store.share(other, id)),
+        ("remove", &|store| store.remove(id)),
+    ];
+    store.create(other, ObjectType::User).expect("create the source of a share");
+    let mut before = store.change_count(id);
+    for (name, change) in changes {
+        change(store).expect(name);
+        let after = store.change_count(id);
+        assert!(after > before, "{name}: {before:?}, then {after:?}");
+        let mut bytes = [0; 8];
+        let _ = (store.stat(id), store.read(id, 0, &mut bytes), store.attributes(id, None));
+        assert_eq!(store.change_count(id), after, "reading is no change");
+        before = after;
+    }
 }
 
 fn scopes_nest_and_flush_is_repeatable<S: ObjectStore>(store: &S) {

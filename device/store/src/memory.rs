@@ -45,6 +45,8 @@ struct MemoryInner {
     profiles: BTreeMap<u64, Option<Profile>>,
     used_blocks: u64,
     capacity_blocks: u64,
+    /// Changes of all objects.
+    changes: u64,
 }
 
 struct MemoryObject {
@@ -67,6 +69,7 @@ impl MemoryStore {
                 profiles: BTreeMap::new(),
                 used_blocks: 0,
                 capacity_blocks,
+                changes: 0,
             }),
         }
     }
@@ -79,6 +82,7 @@ impl MemoryStore {
         change: impl FnOnce(&mut MemoryObject, u64) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let mut inner = self.inner.lock();
+        inner.changes += 1;
         let free = inner.capacity_blocks - inner.used_blocks;
         let object = inner.objects.get_mut(&id).ok_or(StoreError::NotFound(id))?;
         let before = object.own(..);
@@ -110,7 +114,9 @@ impl Clone for MemoryStore {
         let (used_blocks, capacity_blocks) = (inner.used_blocks, inner.capacity_blocks);
         let (ties, profiles) = (inner.ties.clone(), inner.profiles.clone());
         drop(copies);
-        Self { inner: Mutex::new(MemoryInner { objects, ties, profiles, used_blocks, capacity_blocks }) }
+        let changes = inner.changes;
+        let copy = MemoryInner { objects, ties, profiles, used_blocks, capacity_blocks, changes };
+        Self { inner: Mutex::new(copy) }
     }
 }
 
@@ -226,6 +232,7 @@ impl ObjectStore for MemoryStore {
         if inner.objects.contains_key(&id) {
             return Err(StoreError::Exists(id));
         }
+        inner.changes += 1;
         let (blocks, attributes) = (BTreeMap::new(), BTreeMap::new());
         if kind == ObjectType::Collection {
             inner.ties.members.insert(id, BTreeMap::new());
@@ -239,6 +246,7 @@ impl ObjectStore for MemoryStore {
         if inner.ties.members.get(&id).is_some_and(|members| !members.is_empty()) {
             return Err(StoreError::HasMembers(id));
         }
+        inner.changes += 1;
         let object = inner.objects.remove(&id).ok_or(StoreError::NotFound(id))?;
         inner.ties.members.remove(&id);
         if id.object == 0 {
@@ -325,6 +333,7 @@ impl ObjectStore for MemoryStore {
 
     fn share(&self, from: ObjectId, to: ObjectId) -> Result<(), StoreError> {
         let mut inner = self.inner.lock();
+        inner.changes += 1;
         let source = inner.objects.get(&from).ok_or(StoreError::NotFound(from))?;
         let (blocks, length) = (source.blocks.clone(), source.length);
         let target = inner.objects.get_mut(&to).ok_or(StoreError::NotFound(to))?;
@@ -407,6 +416,10 @@ impl ObjectStore for MemoryStore {
             }
             Ok(())
         })
+    }
+
+    fn change_count(&self, _: ObjectId) -> Option<u64> {
+        Some(self.inner.lock().changes)
     }
 
     fn attributes(&self, id: ObjectId, page: Option<u32>) -> Result<Vec<(AttributeId, Vec<u8>)>, StoreError> {

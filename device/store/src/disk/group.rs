@@ -19,7 +19,7 @@ use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
 use super::DiskStore;
 use super::chunk::ChunkPatch;
 use super::pool::is_inline;
-use super::record::{Key, RecordValue};
+use super::record::{Key, RecordValue, object_of};
 use super::space::BlockRun;
 use super::write_log::{AppendOutcome, EncodedStep, RecordOutcome, WriteLog};
 use crate::StoreError;
@@ -354,6 +354,7 @@ impl DiskStore {
         freed: &[BlockRun],
         reusable: Vec<BlockRun>,
     ) -> AnswerWait {
+        self.count_changes(&changes);
         let gate = &self.groups.gate;
         let (in_scope, group) = (gate.depth() > 1, self.groups.open());
         let Some(log) = self.log.as_ref().filter(|_| !self.options.write_through) else {
@@ -374,6 +375,20 @@ impl DiskStore {
             }
             self.ack(log.append(step, reusable), group)
         })
+    }
+
+    /// Counts a change of each object whose records change; see
+    /// [`crate::ObjectStore::change_count`].
+    fn count_changes(&self, changes: &[(Key, Option<RecordValue>)]) {
+        let mut counted = None;
+        for (key, _) in changes {
+            let id = object_of(key);
+            if counted != Some(id) {
+                // The locks of the objects order it.
+                self.change_counts[self.lock_number(id)].fetch_add(1, Ordering::Relaxed);
+                counted = Some(id);
+            }
+        }
     }
 
     fn ack(&self, appended: AppendOutcome, group: u64) -> AnswerWait {

@@ -176,6 +176,8 @@ pub struct DiskStore {
     /// Known damage of objects.
     book: Mutex<DamageBook>,
     locks: Box<[RwLock<()>]>,
+    /// Changes of the objects that share a lock.
+    change_counts: Box<[AtomicU64]>,
     hasher: RandomState,
     groups: CommitGroups,
     /// The free pages of the index.
@@ -512,6 +514,11 @@ impl ObjectStore for DiskStore {
             Ok(_) | Err(CorruptRecord) => Err(StoreError::IndexDamaged { object: id }),
         };
         found.into_iter().map(one).collect()
+    }
+
+    fn change_count(&self, id: ObjectId) -> Option<u64> {
+        let _lock = self.lock(id).read();
+        Some(self.change_counts[self.lock_number(id)].load(Ordering::Relaxed))
     }
 
     fn list(&self, from: ObjectId, max: usize) -> Result<Vec<(ObjectId, ObjectType)>, StoreError> {

@@ -164,6 +164,7 @@ impl DiskStore {
             faults,
             book: Mutex::new(survey.damage),
             locks: (0..LOCKS).map(|_| RwLock::new(())).collect(),
+            change_counts: (0..LOCKS).map(|_| AtomicU64::new(0)).collect(),
             hasher: RandomState::new(),
             options,
             capacity_blocks: superblock.capacity_blocks,
