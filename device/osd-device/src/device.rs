@@ -20,6 +20,7 @@ use crate::attributes::rows::{self, POLICY_ACCESS_TAG, ROOT, SEALSTONE, page};
 use crate::cache::{AccessTimes, CachedFacts, ObjectCache};
 use crate::catalog::{self, Catalog, UNLIMITED};
 use crate::clock::OsdClock;
+use crate::code_cache::CodeCache;
 use crate::damage::{DamageList, Examiner};
 use crate::failure::OsdFailure;
 use crate::function_runner::FunctionRunner;
@@ -101,6 +102,7 @@ pub(crate) struct OsdDevice {
     pub(crate) hashing: Hashing,
     /// The service that runs functions, once set.
     pub(crate) functions: OnceLock<Arc<dyn FunctionRunner>>,
+    pub(crate) codes: CodeCache,
 }
 
 /// Guard that exists while a FORMAT OSD runs.

@@ -15,6 +15,7 @@ pub mod boot;
 mod cache;
 mod catalog;
 mod clock;
+mod code_cache;
 mod commands;
 mod continued;
 mod cost;

@@ -28,6 +28,7 @@ use crate::audit::{AuditRecord, AuditSink, AuditVerdict, Principal};
 use crate::cache::ObjectCache;
 use crate::catalog::{self, Catalog, MethodDefaults};
 use crate::clock::OsdClock;
+use crate::code_cache::CodeCache;
 use crate::commands;
 use crate::cost;
 use crate::damage::DamageList;
@@ -154,6 +155,7 @@ impl OsdUnit {
                 stranded: Stranded::default(),
                 hashing: Hashing::default(),
                 functions: OnceLock::new(),
+                codes: CodeCache::default(),
             }),
             nexuses: OsdNexusTable::new(env),
             jobs: JobQueue::default(),

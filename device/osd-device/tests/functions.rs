@@ -322,6 +322,32 @@ fn wrong_code_digest_is_refused() {
 }
 
 #[test]
+fn changed_function_runs_its_new_code() {
+    let stage = Stage::new();
+    stage.function(|call| [code(call), &call.digest].concat());
+    let expect = |bytes: &[u8]| {
+        let expected = [bytes, blake3::hash(bytes).as_bytes()].concat();
+        // The second run finds what the first one left.
+        assert!([stage.run(&[]), stage.run(&[])].iter().all(|reply| reply.inline == expected));
+    };
+    expect(b"code of the function");
+    let write = |bytes: &[u8]| {
+        let extent = Extent { object: user(CODE), start: 0, length: bytes.len() as u64 };
+        stage.bench.run(Command::Write(extent), ListPair::default(), bytes).good();
+    };
+    write(b"CODE");
+    expect(b"CODE of the function");
+    // A function changes its own code through a handle.
+    let handle = entry(user(CODE), ObjectType::User, Permissions::WRITE);
+    results(&stage, &[handle], |objects| objects[0].write(0, b"self").unwrap());
+    stage.function(|call| [code(call), &call.digest].concat());
+    expect(b"self of the function");
+    // So does a change of its attributes: another digest of the publisher.
+    stage.set(user(CODE), &[(0xF002, 9, &[7; 32])]);
+    assert_eq!(stage.run_with(request(Vec::new()), &[]).sense().0, 5);
+}
+
+#[test]
 fn full_budget_refuses_before_code_is_read() {
     let stage = Stage::new();
     let length = b"code of the function".len() as u64;

@@ -21,6 +21,7 @@ use sealstone_seal::{Admitted, Denial, Permit, RequiredRights};
 
 use super::granted::{DeviceGrant, ExecuteAuthority, GrantBasis};
 use super::policy;
+use crate::code_cache::StoredCode;
 use crate::commands::data;
 use crate::continued::Continued;
 use crate::device::OsdDevice;
@@ -34,7 +35,7 @@ use crate::nexus::OsdNexus;
 use crate::paper;
 use crate::report::OsdRefusal;
 
-/// Longest code of a function in bytes. It is copied for each run.
+/// Longest code of a function in bytes. It is in memory while a run waits for an engine.
 pub(crate) const CODE_MAX: u64 = 64 << 20;
 
 /// A call that can be made once no lock is held.
@@ -105,16 +106,36 @@ pub(crate) fn prepare(
         AuthorizedFunction::Run { request, objects, code_field } => (request, objects, code_field),
     };
     let result_object = if request.result_entry { objects.pop() } else { None };
-    let attributes = attributes(device, function)?;
+    // Read before the code: a change meanwhile makes the entry useless, and never wrong.
+    let changes = device.store.change_count(function);
+    let kept = changes.and_then(|changes| device.codes.get(function, changes));
+    let attributes = match &kept {
+        Some(kept) => kept.attributes.clone(),
+        None => attributes(device, function)?,
+    };
     let engine = engine(request.engine, attributes.engine)?;
     if !attributes.supports(request.api) {
         return Err(OsdFailure::FunctionVersion.into());
     }
-    let length = code_length(device, function)?;
+    let length = match &kept {
+        Some(kept) => kept.bytes.len(),
+        None => code_length(device, function)?,
+    };
     let requested = CodeRequest { function, bytes: length as u64, engine, api: request.api, caller: &caller };
     let reservation = runner.reserve_code(&requested).map_err(OsdFailure::Function)?;
-    let code = FunctionCode { bytes: snapshot(device, function, length)?, reservation };
-    let digest = *blake3::hash(&code.bytes).as_bytes();
+    let StoredCode { bytes, digest, .. } = match kept {
+        Some(kept) => kept,
+        None => {
+            let bytes = snapshot(device, function, length)?;
+            let digest = *blake3::hash(&bytes).as_bytes();
+            let stored = StoredCode { attributes: attributes.clone(), bytes, digest };
+            if let Some(changes) = changes {
+                device.codes.insert(function, changes, stored.clone());
+            }
+            stored
+        }
+    };
+    let code = FunctionCode { bytes, reservation };
     let agrees = |wanted: Option<[u8; CODE_DIGEST_LEN]>| wanted.is_none_or(|wanted| wanted == digest);
     if !agrees(request.digest) || !agrees(attributes.digest) {
         return Err(OsdFailure::Continuation(code_field).into());
