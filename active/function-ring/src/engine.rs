@@ -24,7 +24,7 @@ use sealstone_function_abi::{
 use crate::memory::SharedMapping;
 use crate::read_ahead::HeapReadAhead;
 use crate::stream::StreamTable;
-use crate::wait;
+use crate::wait::{self, AdaptivePoll};
 
 /// Slots of the rings, as an index.
 const SLOTS: usize = RING_SLOTS as usize;
@@ -70,7 +70,7 @@ pub struct EngineRing {
     engine_region: SharedMapping,
     host_region: SharedMapping,
     heap_bytes: u64,
-    spin: Duration,
+    poll: AdaptivePoll,
     generation: u32,
     submission_tail: u32,
     completion_head: u32,
@@ -115,7 +115,7 @@ impl EngineRing {
             engine_region,
             host_region,
             heap_bytes,
-            spin,
+            poll: AdaptivePoll::new(spin),
             generation: 0,
             submission_tail: 0,
             completion_head: 0,
@@ -137,7 +137,7 @@ impl EngineRing {
     pub fn wait_call(&mut self) -> Result<Option<OwnedCallDescriptor>, DescriptorError> {
         let word = self.host_region.word(host::GENERATION);
         let is_sleeping = self.engine_region.word(engine::SLEEPING);
-        wait::poll(self.spin, || self.host_region.load(host::GENERATION) != self.generation);
+        // Calls are far apart, so this does not poll.
         while self.host_region.load(host::GENERATION) == self.generation {
             wait::announce(is_sleeping);
             if self.host_region.load(host::GENERATION) == self.generation {
@@ -240,7 +240,7 @@ impl EngineRing {
     fn wait_for_completion(&mut self) {
         let head = self.completion_head;
         let has_entry = || self.host_region.load(host::COMPLETION_TAIL) != head;
-        if !wait::poll(self.spin, has_entry) {
+        if !self.poll.poll(Duration::MAX, has_entry) {
             let is_sleeping = self.engine_region.word(engine::SLEEPING);
             wait::announce(is_sleeping);
             if !has_entry() {

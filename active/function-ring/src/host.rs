@@ -20,7 +20,7 @@ use zerocopy::IntoBytes as _;
 use zeroize::Zeroizing;
 
 use crate::memory::{self, SharedMapping};
-use crate::wait::{self, SleepOutcome};
+use crate::wait::{self, AdaptivePoll, SleepOutcome};
 
 /// Wake-ups without a request in one wait, after which the engine is in violation. An engine of
 /// ours sends at most one per request.
@@ -28,6 +28,9 @@ const EMPTY_WAKEUPS_MAX: u32 = 4096;
 /// Bytes that [`HostRing::fill_heap`] and [`HostRing::drain_heap`] copy at once: it fits in a cache
 /// of the second level.
 const BOUNCE_BYTES: usize = 256 << 10;
+/// Time for which both sides poll on a machine with several cores: as long as the kernel takes to
+/// wake an engine.
+const SPIN: Duration = Duration::from_micros(20);
 /// Maximum number of attempts to wake a host that is about to sleep, and the time between them.
 const INTERRUPT_TRIES_MAX: u32 = 1000;
 const INTERRUPT_RETRY: Duration = Duration::from_micros(50);
@@ -38,8 +41,16 @@ pub struct RingOptions {
     /// Size of the heap in bytes; a multiple of 1 MiB, 8 MiB to 1 GiB. Pages are allocated when
     /// they are used first.
     pub heap_bytes: u64,
-    /// Time for which both sides poll before they sleep. Zero is best if they share a core.
+    /// Time for which both sides poll before they sleep, as long as that usually succeeds.
     pub spin: Duration,
+}
+
+impl RingOptions {
+    /// Returns the options for a machine with this many cores. On a single one nothing polls.
+    #[must_use]
+    pub fn for_cores(cores: usize) -> Self {
+        Self { spin: if cores > 1 { SPIN } else { Duration::ZERO }, ..Self::default() }
+    }
 }
 
 impl Default for RingOptions {
@@ -246,6 +257,7 @@ pub struct HostRing {
     /// Requests that were taken and not completed.
     in_flight: u32,
     is_in_call: bool,
+    poll: AdaptivePoll,
     /// Bytes of an object on their way to the heap. They can be a key, so no copy is left in freed
     /// memory.
     bounce: Zeroizing<Vec<u8>>,
@@ -256,6 +268,7 @@ impl HostRing {
     #[must_use]
     pub fn new(memory: Arc<HostMemory>) -> Self {
         Self {
+            poll: AdaptivePoll::new(memory.spin),
             memory,
             submission_head: 0,
             completion_tail: 0,
@@ -332,12 +345,13 @@ impl HostRing {
     }
 
     /// Waits until the tail moves; false after the timeout or an interrupt.
-    fn wait_for_entry(&self, timeout: Duration) -> Result<bool, RingViolation> {
-        let memory = &self.memory;
-        let tail = memory.engine_region.word(engine::SUBMISSION_TAIL);
-        if wait::poll(memory.spin.min(timeout), || self.pending() != 0) {
+    fn wait_for_entry(&mut self, timeout: Duration) -> Result<bool, RingViolation> {
+        let (head, engine_region) = (self.submission_head, &self.memory.engine_region);
+        if self.poll.poll(timeout, || engine_region.load(engine::SUBMISSION_TAIL) != head) {
             return Ok(true);
         }
+        let memory = &self.memory;
+        let tail = memory.engine_region.word(engine::SUBMISSION_TAIL);
         let deadline = Instant::now() + timeout;
         let is_sleeping = memory.host_region.word(host::SLEEPING);
         memory.is_waiting.store(true, Ordering::SeqCst);

@@ -7,6 +7,8 @@ use rustix::thread::futex;
 
 /// Polls between two looks at the clock.
 const POLLS_PER_LOOK: u32 = 64;
+/// Maximum number of waits without polling after a failure.
+const SKIPS_MAX: u32 = 63;
 
 /// Outcome of a sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,10 +20,7 @@ pub(crate) enum SleepOutcome {
 }
 
 /// Polls until `is_ready`, for at most `limit`.
-pub(crate) fn poll(limit: Duration, is_ready: impl Fn() -> bool) -> bool {
-    if limit.is_zero() {
-        return is_ready();
-    }
+fn poll(limit: Duration, is_ready: impl Fn() -> bool) -> bool {
     let start = Instant::now();
     loop {
         for _ in 0..POLLS_PER_LOOK {
@@ -33,6 +32,46 @@ pub(crate) fn poll(limit: Duration, is_ready: impl Fn() -> bool) -> bool {
         if start.elapsed() >= limit {
             return false;
         }
+    }
+}
+
+/// Polls before a sleep for as long as that usually succeeds.
+///
+/// Where the other side needs this core, or computes for long, polling only delays it. After a
+/// failure some waits do not poll, twice as many after each further one.
+#[derive(Debug)]
+pub(crate) struct AdaptivePoll {
+    limit: Duration,
+    /// Waits that do not poll, after the last failure.
+    skipped_after_failure: u32,
+    /// Those of them that are left.
+    skips_left: u32,
+}
+
+impl AdaptivePoll {
+    /// Returns polling for at most `limit` in each wait.
+    pub(crate) const fn new(limit: Duration) -> Self {
+        Self { limit, skipped_after_failure: 0, skips_left: 0 }
+    }
+
+    /// Polls until `is_ready`, for at most `limit` and the limit of all waits.
+    pub(crate) fn poll(&mut self, limit: Duration, is_ready: impl Fn() -> bool) -> bool {
+        if is_ready() {
+            return true;
+        }
+        let limit = limit.min(self.limit);
+        if limit.is_zero() {
+            return false;
+        }
+        if self.skips_left > 0 {
+            self.skips_left -= 1;
+            return false;
+        }
+        let is_reached = poll(limit, is_ready);
+        self.skipped_after_failure =
+            if is_reached { 0 } else { (2 * self.skipped_after_failure + 1).min(SKIPS_MAX) };
+        self.skips_left = self.skipped_after_failure;
+        is_reached
     }
 }
 
@@ -73,4 +112,45 @@ pub(crate) fn announce(is_sleeping: &AtomicU32) {
 /// Withdraws the announcement.
 pub(crate) fn withdraw(is_sleeping: &AtomicU32) {
     is_sleeping.store(0, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn failed_polls_are_followed_by_skips() {
+        let polls = Cell::new(0);
+        let mut poll = AdaptivePoll::new(Duration::from_nanos(1));
+        let mut polled = |ready_at: u32| {
+            polls.set(0);
+            poll.poll(Duration::from_secs(1), || {
+                polls.set(polls.get() + 1);
+                polls.get() >= ready_at
+            });
+            polls.get() > 1
+        };
+        let tries: Vec<bool> = (0..11).map(|_| polled(u32::MAX)).collect();
+        let expected: Vec<bool> = (0..11).map(|wait| [0, 2, 6].contains(&wait)).collect();
+        assert_eq!(tries, expected);
+        let skipped = (0..200).filter(|_| !polled(u32::MAX)).count();
+        assert!((190..200).contains(&skipped), "{skipped} of 200 waits");
+        // A wait that succeeds ends the skips.
+        assert!((0..=SKIPS_MAX).any(|_| polled(2)));
+        assert!(polled(2) && polled(2));
+    }
+
+    #[test]
+    fn no_limit_means_no_polling() {
+        let polls = Cell::new(0);
+        let count = || {
+            polls.set(polls.get() + 1);
+            false
+        };
+        assert!(!AdaptivePoll::new(Duration::ZERO).poll(Duration::from_secs(1), count));
+        assert!(!AdaptivePoll::new(Duration::from_secs(1)).poll(Duration::ZERO, count));
+        assert_eq!(polls.get(), 2);
+    }
 }

@@ -70,6 +70,7 @@ pub(crate) struct EnginePool {
     engines: EngineSet,
     warm_max: usize,
     warm_time: Duration,
+    ring: RingOptions,
     idle: Arc<IdleEngines>,
 }
 
@@ -103,7 +104,8 @@ impl EnginePool {
             tracing::error!(%error, "cannot start the thread that pauses idle engines; engines are not reused");
             warm_max = 0;
         }
-        Self { engines, warm_max, warm_time: limits.warm_time, idle }
+        let ring = RingOptions::for_cores(std::thread::available_parallelism().map_or(1, usize::from));
+        Self { engines, warm_max, warm_time: limits.warm_time, ring, idle }
     }
 
     pub(crate) const fn engines(&self) -> &EngineSet {
@@ -121,7 +123,7 @@ impl EnginePool {
             return Ok(engine);
         }
         let zygote = self.engines.zygote(key.engine).ok_or(EngineStartError::Missing)?;
-        let memory = HostMemory::create(RingOptions::default()).map_err(EngineStartError::Memory)?;
+        let memory = HostMemory::create(self.ring).map_err(EngineStartError::Memory)?;
         let request = EngineRequest {
             code: Some(EngineCode::new(code_name(key.engine), code)?),
             descriptors: memory.descriptors().to_vec(),
@@ -158,7 +160,8 @@ impl EnginePool {
 
     /// Keeps an engine that has returned from a call and may be used again.
     pub(crate) fn release(&self, mut engine: PooledEngine) {
-        if engine.process.cpu_time() >= Duration::from_secs(REUSE_CPU_S) {
+        // Measured at the end of the call.
+        if engine.cpu_charged >= Duration::from_secs(REUSE_CPU_S) {
             return;
         }
         engine.idle_since = Instant::now();

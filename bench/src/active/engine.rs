@@ -76,6 +76,11 @@ impl EngineData for MemoryData<'_> {
     }
 }
 
+/// Returns the number of cores that this process may use, as a device counts them.
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
 /// A confined engine with one function.
 pub(super) struct MeasuredEngine {
     ring: HostRing,
@@ -85,7 +90,7 @@ pub(super) struct MeasuredEngine {
 
 impl MeasuredEngine {
     pub(super) fn start(zygote: &Zygote, kind: EngineKind, code: &EngineCode) -> Outcome<Self> {
-        let memory = Arc::new(HostMemory::create(RingOptions::default())?);
+        let memory = Arc::new(HostMemory::create(RingOptions::for_cores(cores()))?);
         let request = EngineRequest {
             code: Some(code.clone()),
             descriptors: memory.descriptors().to_vec(),
