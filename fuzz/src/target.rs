@@ -104,6 +104,7 @@ pub static TARGETS: &[Target] = &[
     device::DIRECTORY,
     device::KEY_FILE,
     block::UNIT,
+    block::KEYED_UNIT,
     block_lazy::VOLUME,
     block_e2e::BLOCKS,
     block_e2e::ROOTS,
