@@ -270,6 +270,44 @@ fn exchanged_and_omitted_pdus_end_sessions() {
     assert_eq!(attach.end(Signal::Terminate), 0);
 }
 
+/// L1, L3, L5: each byte of a write, one after another. A change of header or keys ends the session,
+/// one of data or MAC fails the flush.
+#[test]
+fn each_changed_byte_of_write_is_detected() {
+    const DATA: usize = 512;
+    const MAC: usize = 16;
+    for (level, step) in [("paper:S1-2", 1), ("lazy", 7)] {
+        let unit = AttackedUnit::new(level, false);
+        let (mut attach, mut client) = unit.attach();
+        client.write(0, &stamp(0, 1)[..DATA]);
+        let length = unit.proxy.take_sent().iter().map(Vec::len).max().expect("the write");
+        let data_at = length - DATA - MAC;
+        assert_eq!(client.flush(), 0);
+        let is_tried = |at: &usize| match at.checked_sub(data_at) {
+            Some(offset) if offset < DATA => offset.is_multiple_of(37),
+            _ => at.is_multiple_of(step),
+        };
+        for (round, at) in (0..length).filter(is_tried).enumerate() {
+            let content = &stamp(0, 2 + (round % 200) as u8)[..DATA];
+            unit.proxy.arm(true, WireChange::Byte(at), 1);
+            client.write(0, content);
+            assert!(!unit.proxy.is_armed(), "{level}, {at}");
+            if at < data_at {
+                assert_eq!(client.flush(), 0, "{level}, {at}: the write was repeated in a new session");
+            } else {
+                assert_eq!(client.flush(), EIO, "{level}, {at}");
+                assert_eq!(client.request(0, 0, DATA as u32, &[]), EIO, "{level}, {at}");
+                client.write(0, content);
+                assert_eq!(client.flush(), 0, "{level}, {at}");
+            }
+            assert_eq!(client.read(0, DATA as u32), content, "{level}, {at}");
+        }
+        let rejected = (data_at..length).filter(is_tried).count() as u64;
+        assert_eq!(unit.count("rejected"), rejected, "{level}");
+        assert_eq!(attach.end(Signal::Terminate), 0);
+    }
+}
+
 /// L1 to L3 at random: bits of any bytes flipped in both directions.
 #[test]
 fn random_bit_flips_give_no_wrong_bytes() {

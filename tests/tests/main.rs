@@ -11,6 +11,7 @@ mod bad_setup;
 mod block_attach;
 mod block_attacks;
 mod block_e2e;
+mod block_filesystems;
 mod block_hostile;
 mod block_medium;
 mod block_mount;
