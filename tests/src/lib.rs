@@ -16,6 +16,7 @@ mod pair;
 mod ports;
 #[path = "../../metadata/meta-store/tests/support/postgres.rs"]
 pub mod postgres;
+mod prepared;
 mod system;
 pub mod tls;
 mod tmpfs;

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
+use crate::prepared::init_mds;
 use crate::{CommandResult, Daemon, Signal, Tmpfs, command, run};
 
 /// Default capacity of each device; files are sparse.
@@ -76,9 +77,9 @@ impl System {
     ) -> Self {
         let folder = tempfile::tempdir().expect("temporary folder");
         let mounted = |(name, size): &(&str, u32)| Tmpfs::mount(&folder.path().join(name), *size);
-        let disks = disks.iter().map(mounted).collect();
+        let mounts = disks.iter().map(mounted).collect();
         let mut system = Self {
-            _disks: disks,
+            _disks: mounts,
             folder,
             mds: None,
             mds_address: "127.0.0.1:0".into(),
@@ -86,7 +87,11 @@ impl System {
             osds: Vec::new(),
         };
         let mds = system.path("mds");
-        run(&[&["mds", "init", "--data", text(&mds)], init_flags].concat()).ok();
+        if init_flags.is_empty() && disks.is_empty() {
+            init_mds(&mds);
+        } else {
+            run(&[&["mds", "init", "--data", text(&mds)], init_flags].concat()).ok();
+        }
         system.start_mds();
         let secret = mds.join("admin-secret");
         system
