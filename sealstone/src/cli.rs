@@ -28,7 +28,7 @@ mod stored;
 mod transfer;
 
 pub(crate) use accounts::{CodeArgs, EnrolArgs, Group, LoginArgs, PasswordArgs, ServerArgs, User};
-pub(crate) use block::{AttachArgs, Block, ProtectChoice};
+pub(crate) use block::{AttachArgs, Block};
 pub(crate) use names::{LnArgs, MkdirArgs, MvArgs};
 pub(crate) use sealstone_transfer::StoredPath;
 pub(crate) use transfer::{CatArgs, GetArgs, MethodName, PutArgs, TreeOptions};

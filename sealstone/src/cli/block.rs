@@ -3,10 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use sealstone_block::UnitProtection;
-use sealstone_block_protection::{ProtectedBlock, ProtectionProfile};
+use sealstone_block_disks::UnitProtectionChoice;
+use sealstone_block_protection::ProtectedBlock;
 use sealstone_channel::Pin;
-use sealstone_device_server::END_TO_END;
 
 use crate::output::parse_size;
 
@@ -53,8 +52,8 @@ only if the device requires CHAP, has a list of initiators, or runs with --insec
         /// paper: paper:S1-1u (MAC), paper:S2-1u (encryption and MAC), paper:S1-2 (lazy MAC),
         /// paper:S2-3 (lazy decryption), paper:S2-5 (both). At the last three, blocks are stored
         /// with keys of their writers.
-        #[arg(long, default_value = "none", value_parser = ProtectChoice::parse, value_name = "LEVEL")]
-        protect: ProtectChoice,
+        #[arg(long, default_value = "none", value_parser = UnitProtectionChoice::parse, value_name = "LEVEL")]
+        protect: UnitProtectionChoice,
         /// Use the paper's own profile of a level with keys of blocks, to reproduce the paper.
         /// Insecure: lost writes are not detected.
         #[arg(long, requires = "protect")]
@@ -196,30 +195,6 @@ the record remains, until --record removes it. Without its record and its keys, 
     },
 }
 
-/// How a unit is protected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ProtectChoice {
-    /// The device requires a least protection of sessions.
-    Sessions(UnitProtection),
-    /// End-to-end: keys at the clients alone, the device is not trusted.
-    EndToEnd,
-}
-
-impl ProtectChoice {
-    /// Whether the paper has a profile of this level.
-    pub(crate) fn has_paper_profile(self) -> bool {
-        matches!(self, Self::Sessions(level) if level.profile() != ProtectionProfile::Modern)
-    }
-
-    /// Parses `e2e`, or a level of sessions.
-    fn parse(text: &str) -> Result<Self, String> {
-        match text {
-            END_TO_END => Ok(Self::EndToEnd),
-            _ => UnitProtection::parse(text).map(Self::Sessions).map_err(|error| error.to_string()),
-        }
-    }
-}
-
 #[derive(Args, Clone, Debug)]
 pub(crate) struct AttachArgs {
     /// Name of the unit, with --data, or its URL: `iscsi://HOST[:PORT]/TARGET/LUN`.
@@ -257,8 +232,8 @@ pub(crate) struct AttachArgs {
     /// the metadata server has a record of a protected disk. Or the protection of the sessions, for
     /// the URL of a unit or to exceed its least level: lazy, paper:S1-1u, paper:S2-1u, paper:S1-2,
     /// paper:S2-3, paper:S2-5 [default: that of the unit].
-    #[arg(long, value_parser = ProtectChoice::parse, value_name = "LEVEL")]
-    pub(crate) protect: Option<ProtectChoice>,
+    #[arg(long, value_parser = UnitProtectionChoice::parse, value_name = "LEVEL")]
+    pub(crate) protect: Option<UnitProtectionChoice>,
     /// Block size of the protected unit, for a URL: 512 or 4096.
     #[arg(long, default_value = "512", requires = "protect", value_parser = protected_block, value_name = "BYTES")]
     pub(crate) protect_block: ProtectedBlock,

@@ -3,17 +3,17 @@
 use std::path::Path;
 
 use sealstone_block::UnitProtection;
+use sealstone_block_disks::{NO_PAPER_PROFILE, UnitProtectionChoice, create_protected_unit, create_unit};
 use sealstone_block_protection::ProtectionProfile;
 use sealstone_device_server::{
-    ControlRequest, END_TO_END, ProtectionReport, RemovedUnit, RotatedUnit, UnitParams, UnitReport,
-    administer,
+    ControlRequest, ProtectionReport, RemovedUnit, RotatedUnit, UnitParams, UnitReport, administer,
 };
 use sealstone_failure::text::human_bytes;
 use sealstone_failure::{Failure, Outcome};
 use serde_json::json;
 
 use super::{block_attach, block_e2e, block_on};
-use crate::cli::{Block, GlobalArgs, ProtectChoice};
+use crate::cli::{Block, GlobalArgs};
 use crate::output::Output;
 
 /// Runs one of the subcommands.
@@ -33,18 +33,18 @@ pub(crate) fn command(global: &GlobalArgs, output: Output, command: Block) -> Ou
             insecure_paper_profile,
         } => {
             if insecure_paper_profile && !protect.has_paper_profile() {
-                return Err(Failure::usage(block_attach::NO_PAPER_PROFILE).at("--insecure-paper-profile"));
+                return Err(Failure::usage(NO_PAPER_PROFILE).at("--insecure-paper-profile"));
             }
             let (sessions, is_sealed) = match protect {
-                ProtectChoice::Sessions(level) => (level, false),
-                ProtectChoice::EndToEnd => (UnitProtection::NONE, true),
+                UnitProtectionChoice::Sessions(level) => (level, false),
+                UnitProtectionChoice::EndToEnd => (UnitProtection::NONE, true),
             };
             let profile = insecure_paper_profile.then(|| ProtectionProfile::Paper.name().to_owned());
             let (thin, protect) = (!thick, sessions.name());
             let wanted =
                 UnitParams { name, size, block_size, lun, thin, removable, write_through, protect, profile };
             let unit = match is_sealed {
-                false => create(&data, wanted)?,
+                false => create_unit(&data, wanted)?,
                 true => create_protected(global, output, &data, wanted)?,
             };
             output.result(&unit, || match &unit.url {
@@ -109,43 +109,18 @@ pub(crate) fn command(global: &GlobalArgs, output: Output, command: Block) -> Ou
     }
 }
 
-fn create(data: &Path, wanted: UnitParams) -> Outcome<UnitReport> {
-    let value = administer(data, ControlRequest::Create(wanted))?;
-    serde_json::from_value(value).map_err(Failure::operation)
-}
-
-/// Creates the record of a disk, then its unit, and formats the unit. Removes both if a later step
-/// fails.
+/// Creates the record of a disk and its unit, and formats the unit.
 fn create_protected(
     global: &GlobalArgs,
     output: Output,
     data: &Path,
     wanted: UnitParams,
 ) -> Outcome<UnitReport> {
-    let name = wanted.name.clone();
+    let options = block_attach::unit_options(global);
     block_on(async {
-        let disk = block_e2e::create(global, output, &name).await?;
-        let created = create(data, wanted);
-        let is_created = created.is_ok();
-        let formatted = match created {
-            Ok(unit) => match block_attach::open_unit(global, &name, data).await {
-                Ok(client) => {
-                    let formatted = disk.format(client.clone()).await;
-                    client.close().await;
-                    formatted.map(|()| UnitReport { protect: END_TO_END.to_owned(), ..unit })
-                }
-                Err(failure) => Err(failure),
-            },
-            Err(failure) => Err(failure),
-        };
-        if formatted.is_err() {
-            disk.discard().await;
-            if is_created && let Err(failure) = administer(data, ControlRequest::Remove { name, force: true })
-            {
-                output.part_failure(&failure);
-            }
-        }
-        formatted
+        let (remark, warn) =
+            (|text: &str| output.remark(text), |failure: &Failure| output.part_failure(failure));
+        create_protected_unit(block_e2e::disks(global)?, data, wanted, &options, (&remark, &warn)).await
     })
 }
 

@@ -5,7 +5,6 @@ pub(crate) mod audit;
 pub(crate) mod block;
 mod block_attach;
 mod block_e2e;
-mod block_rewrite;
 pub(crate) mod cap;
 mod cap_run;
 pub(crate) mod check;

@@ -14,7 +14,7 @@ const REWRITE_PAUSE: Duration = Duration::from_millis(5);
 const REWRITE_RETRY: Duration = Duration::from_secs(5);
 
 /// Seals blocks of earlier keys again, in at most half of the time.
-pub(super) async fn rewrite<M: SealedMedium, R: RootStore>(disk: &E2eDisk<M, R>, name: &Name) {
+pub(crate) async fn rewrite<M: SealedMedium, R: RootStore>(disk: &E2eDisk<M, R>, name: &Name) {
     tracing::info!(disk = %name, "blocks of earlier keys get the new key");
     let (mut from, mut blocks, mut unreadable) = (0, 0, 0);
     while from < disk.data_blocks() {
