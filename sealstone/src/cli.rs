@@ -9,6 +9,7 @@ pub(crate) mod functions;
 pub(crate) mod grants;
 mod help;
 pub(crate) mod keys;
+mod logs;
 pub(crate) mod mount;
 pub(crate) mod rebalance;
 pub(crate) mod shipped;
@@ -31,11 +32,11 @@ pub(crate) use accounts::{CodeArgs, EnrolArgs, Group, LoginArgs, PasswordArgs, S
 pub(crate) use block::{AttachArgs, Block};
 pub(crate) use names::{LnArgs, MkdirArgs, MvArgs};
 pub(crate) use sealstone_transfer::StoredPath;
+use sealstone_units::parse_size;
 pub(crate) use transfer::{CatArgs, GetArgs, MethodName, PutArgs, TreeOptions};
 
+use self::logs::LogName;
 use crate::config::{MdsOptions, OsdOptions};
-use crate::logging::LogFormat;
-use crate::output::parse_size;
 
 /// Secure object storage: devices that verify every command, a metadata server, and clients of
 /// both.
@@ -147,7 +148,7 @@ pub(crate) struct GlobalArgs {
         long, global = true, env = "SEALSTONE_LOG_FORMAT", default_value = "auto", value_name = "FORMAT",
         help_heading = help::ADVANCED, hide_short_help = true
     )]
-    pub(crate) log_format: LogFormat,
+    pub(crate) log_format: LogName,
 }
 
 /// When the client uses TLS to devices.

@@ -6,9 +6,6 @@ mod cli;
 mod command;
 mod config;
 mod daemon;
-mod demo;
-mod log_limit;
-mod logging;
 mod output;
 
 use std::ffi::OsString;
@@ -18,7 +15,7 @@ use std::process::ExitCode;
 use sealstone_failure::{Failure, FailureKind, Outcome};
 
 use crate::cli::{Cli, Command, ConfigCommand};
-use crate::command::{block_on, cap, files, groups, revoke, session, transfer, users};
+use crate::command::{block_on, cap, demo, files, groups, revoke, session, transfer, users};
 use crate::output::Output;
 
 fn main() -> ExitCode {
@@ -68,7 +65,7 @@ fn main() -> ExitCode {
         _ if daemon => "info",
         _ => "off",
     };
-    logging::start(cli.global.log_format, filter);
+    sealstone_logs::start(cli.global.log_format.into(), filter);
     match run(cli, output) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

@@ -6,8 +6,7 @@ use clap::{Args, Subcommand};
 use sealstone_block_disks::UnitProtectionChoice;
 use sealstone_block_protection::ProtectedBlock;
 use sealstone_channel::Pin;
-
-use crate::output::parse_size;
+use sealstone_units::parse_size;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Block {

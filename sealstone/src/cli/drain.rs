@@ -1,8 +1,7 @@
 //! `sealstone osd drain`.
 
 use clap::Args;
-
-use crate::output::parse_size;
+use sealstone_units::parse_size;
 
 /// Arguments of `osd drain`.
 #[derive(Args, Clone, Debug)]

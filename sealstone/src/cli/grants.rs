@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{ArgGroup, Args, Subcommand};
+use sealstone_units::{parse_moment, parse_size};
 
 use super::MethodName;
 use super::functions::CallArgs;
-use crate::output::{parse_moment, parse_size};
 
 /// Capability files.
 #[derive(Debug, Subcommand)]

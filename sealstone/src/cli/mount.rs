@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use sealstone_fuse::UNKNOWN_ID;
 use sealstone_mds_protocol::shown;
-
-use crate::output::parse_size;
+use sealstone_units::parse_size;
 
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\

@@ -3,8 +3,7 @@
 use std::ffi::OsString;
 
 use clap::{Args, Subcommand};
-
-use crate::output::parse_size;
+use sealstone_units::parse_size;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Quota {

@@ -1,8 +1,7 @@
 //! `sealstone osd rebalance`.
 
 use clap::Args;
-
-use crate::output::parse_size;
+use sealstone_units::parse_size;
 
 /// Arguments of `osd rebalance`.
 #[derive(Args, Clone, Debug)]

@@ -10,13 +10,14 @@ use sealstone_client::{IssueEntry, IssueKind};
 use sealstone_failure::text::{ShownPath as _, hex, set_bytes, snake_case};
 use sealstone_failure::{Failure, Outcome};
 use sealstone_osd::Permissions;
+use sealstone_units::utc;
 use serde::Deserialize;
 use serde_json::json;
 
 use crate::cli::GlobalArgs;
 use crate::cli::grants::AuditArgs;
 use crate::command::session::client;
-use crate::output::{Output, utc};
+use crate::output::Output;
 
 /// Maximum length of a line of a device's log, bytes.
 const LINE_MAX: u64 = 64 * 1024;

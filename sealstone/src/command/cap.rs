@@ -9,6 +9,7 @@ use sealstone_failure::text::{ShownPath as _, counted, hex, human_bytes, set_byt
 use sealstone_failure::{Failure, Outcome};
 use sealstone_mds_protocol::PinKind;
 use sealstone_osd::{CapabilityBytes, Descriptor, Generation, Permissions, SecurityMethod};
+use sealstone_units::utc;
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 
@@ -18,7 +19,7 @@ use crate::command::cap_run;
 use crate::command::functions::function_path;
 use crate::command::session::{client, reach};
 use crate::command::transfer::{standard_input, standard_output, write_whole};
-use crate::output::{Output, stdout_failure, utc};
+use crate::output::{Output, stdout_failure};
 
 /// `sealstone cap …`.
 pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &Cap) -> Outcome {

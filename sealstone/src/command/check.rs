@@ -7,12 +7,13 @@ use sealstone_client::{CheckFinding, CheckPhase, CheckScope, CheckStatus, Client
 use sealstone_failure::text::snake_case;
 use sealstone_failure::{Failure, Outcome};
 use sealstone_mds_protocol::ErrorCode;
+use sealstone_units::utc;
 use serde_json::{Value, json};
 
 use crate::cli::GlobalArgs;
 use crate::cli::check::CheckArgs as Arguments;
 use crate::command::session::client;
-use crate::output::{Output, utc};
+use crate::output::Output;
 
 /// Interval between two polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);

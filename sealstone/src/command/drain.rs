@@ -6,13 +6,14 @@ use sealstone_client::{Client, Device, DeviceId, DrainState, Metadata};
 use sealstone_failure::text::human_bytes;
 use sealstone_failure::{Failure, Outcome};
 use sealstone_mds_protocol::{DeviceState, Request, Response};
+use sealstone_units::utc;
 use serde_json::{Value, json};
 
 use crate::cli::GlobalArgs;
 use crate::cli::drain::DrainArgs;
 use crate::command::keys;
 use crate::command::session::client;
-use crate::output::{Output, utc};
+use crate::output::Output;
 
 /// Interval between two polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);

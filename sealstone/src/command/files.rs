@@ -11,6 +11,7 @@ use sealstone_failure::text::{hex, human_bytes, set_bytes};
 use sealstone_failure::{Failure, Outcome};
 use sealstone_mds_protocol::{LinkTarget, shown};
 use sealstone_transfer::{ListEntry, TreePath, kind_name, list_readable};
+use sealstone_units::{mode_string, utc};
 use serde_json::{Value, json};
 
 use crate::cli::{
@@ -21,7 +22,7 @@ use crate::command::keys::state_name;
 use crate::command::parts::{PartResults, for_each};
 use crate::command::session::client;
 use crate::command::{drain, placement};
-use crate::output::{Output, mode_string, utc};
+use crate::output::Output;
 
 /// Returns the attributes of a file as `--json` prints them.
 pub(crate) fn stat_json(path: impl AsRef<[u8]>, stat: &Stat) -> Value {
@@ -185,15 +186,6 @@ pub(crate) async fn ls(global: &GlobalArgs, output: Output, arguments: &LsArgs) 
         false => results.done.iter().map(entry_name).collect::<Vec<_>>().join("\n"),
     };
     results.finish_with_text(json!({ "entries": value }), || text)
-}
-
-/// Returns the entries of a directory by their paths below it; with `recursive` all below it.
-pub(crate) async fn list(client: &Client, top: &FilePath, recursive: bool) -> Outcome<Vec<ListEntry>> {
-    let (found, failed) = list_readable(client, top, recursive).await;
-    match failed.into_iter().next() {
-        Some((_, failure)) => Err(failure),
-        None => Ok(found),
-    }
 }
 
 /// `sealstone stat`.

@@ -2,11 +2,12 @@
 
 use sealstone_client::Client;
 use sealstone_failure::{Failure, Outcome};
+use sealstone_units::utc;
 
 use crate::cli::{GlobalArgs, Group};
 use crate::command::parts::{PartResults, for_each};
 use crate::command::session::client;
-use crate::output::{Output, utc};
+use crate::output::Output;
 
 /// `sealstone group …`.
 pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &Group) -> Outcome {

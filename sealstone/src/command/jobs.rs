@@ -16,6 +16,7 @@ use sealstone_job_records::{JobRecord, JobRecords};
 use sealstone_mds_protocol::{ErrorCode, IntentId, ReceiptVerdict};
 use sealstone_osd::function::{EngineType, ExitReason, JobState, RECEIPT_MAX};
 use sealstone_seal::FunctionReceipt;
+use sealstone_units::utc;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
 
@@ -24,7 +25,7 @@ use crate::cli::functions::Job;
 use crate::command::parts::{PartResults, for_each};
 use crate::command::session::{client, job_records};
 use crate::command::transfer::write_whole;
-use crate::output::{Output, print_bytes, utc};
+use crate::output::{Output, print_bytes};
 
 /// Security method of the commands.
 const METHOD: Method = Method::AllData;

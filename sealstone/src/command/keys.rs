@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 use sealstone_client::{Client, Metadata};
 use sealstone_failure::{Failure, Outcome};
 use sealstone_mds_protocol::{Device, DeviceId, DeviceState, KeyInfo, KeyLevel, KeyUse, Request, Response};
+use sealstone_units::utc;
 
 use crate::cli::GlobalArgs;
 use crate::cli::keys::{Level, RotateArgs};
 use crate::command::session::client;
-use crate::output::{Output, utc};
+use crate::output::Output;
 
 /// Interval between two polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);

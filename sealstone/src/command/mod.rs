@@ -9,6 +9,7 @@ pub(crate) mod cap;
 mod cap_run;
 pub(crate) mod check;
 pub(crate) mod clock;
+pub(crate) mod demo;
 pub(crate) mod drain;
 pub(crate) mod files;
 mod function_install;

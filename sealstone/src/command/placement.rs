@@ -4,10 +4,10 @@
 use sealstone_client::{Client, Device, FilePath, Layout, PlacementRecord, WidthBound};
 use sealstone_failure::text::human_bytes;
 use sealstone_failure::{Failure, Outcome};
+use sealstone_units::utc;
 use serde_json::{Value, json};
 
 use crate::command::keys::state_name;
-use crate::output::utc;
 
 /// Placement of a file, and the present state of all devices.
 pub(crate) struct Placement {

@@ -6,12 +6,13 @@ use sealstone_client::{Client, Metadata, RebalanceState};
 use sealstone_failure::text::human_bytes;
 use sealstone_failure::{Failure, Outcome};
 use sealstone_mds_protocol::{Request, Response};
+use sealstone_units::utc;
 use serde_json::{Value, json};
 
 use crate::cli::GlobalArgs;
 use crate::cli::rebalance::RebalanceArgs;
 use crate::command::session::client;
-use crate::output::{Output, utc};
+use crate::output::Output;
 
 /// Interval between two polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);

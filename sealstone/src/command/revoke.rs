@@ -8,13 +8,14 @@ use sealstone_client::{Client, DeviceId, Metadata, Revocation};
 use sealstone_failure::text::set_bytes;
 use sealstone_failure::{Failure, Outcome};
 use sealstone_mds_protocol::{KeyLevel, Request, Response};
+use sealstone_units::utc;
 use serde_json::json;
 
 use crate::cli::GlobalArgs;
 use crate::cli::grants::{RevokeArgs, SideEffectWait, WaitArgs};
 use crate::command::keys;
 use crate::command::session::client;
-use crate::output::{Output, utc};
+use crate::output::Output;
 
 /// Interval between two polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);

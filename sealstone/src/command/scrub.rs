@@ -8,10 +8,11 @@ use std::time::Duration;
 use sealstone_device_server::{ControlRequest, ScrubAction, ScrubReport, UnreadObject, send_request};
 use sealstone_failure::text::ShownPath as _;
 use sealstone_failure::{Failure, Outcome};
+use sealstone_units::utc;
 
 use crate::cli::ScrubArgs;
 use crate::command::osd_check::{summary, verdict};
-use crate::output::{Output, utc};
+use crate::output::Output;
 
 /// Interval between two polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);

@@ -13,11 +13,12 @@ use sealstone_failure::{Failure, FailureKind, Outcome, secret_file};
 use sealstone_job_records::JobRecords;
 use sealstone_mds_protocol::printable;
 use sealstone_metadata_server::ClusterFile;
+use sealstone_units::utc;
 use zeroize::Zeroizing;
 
 use crate::cli::{EnrolArgs, GlobalArgs, LoginArgs, PasswordArgs, ServerArgs};
 use crate::command::users::read_key;
-use crate::output::{Output, utc};
+use crate::output::Output;
 
 /// Returns the path of the session file.
 pub(crate) fn path(global: &GlobalArgs) -> Outcome<PathBuf> {

@@ -7,11 +7,12 @@ use std::time::Instant;
 use sealstone_client::{AccountKind, Client, ClientError, Role, ServiceKey};
 use sealstone_failure::text::{ShownPath as _, set_path, with_paths};
 use sealstone_failure::{Failure, Outcome, secret_file};
+use sealstone_units::utc;
 
 use crate::cli::{CodeArgs, GlobalArgs, PasswordArgs, User};
 use crate::command::revoke;
 use crate::command::session::{client, password};
-use crate::output::{Output, utc};
+use crate::output::Output;
 
 /// `sealstone user …`.
 pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &User) -> Outcome {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use sealstone_client::{Client, Delegation, Method, PutOptions, SystemEnvironment};
+use sealstone_cluster::Cluster;
 use sealstone_crypto::RustCrypto;
 use sealstone_daemon::AUDIT_FILE;
 use sealstone_daemon::machine::now_ms;
@@ -22,8 +23,6 @@ use sealstone_osd::{CapabilityBytes, Cdb, Command, Generation, ObjectId};
 use sealstone_scsi::Sense;
 use sealstone_seal::{AlgorithmSlots, CapabilityKey, Credential, Signer, signer::SentParts};
 use serde::Serialize;
-
-use sealstone_cluster::Cluster;
 
 /// Initiator name of the attacker in the audit log.
 const ATTACKER: &str = "iqn.2026-11.org.sealstone:attacker";
@@ -48,14 +47,15 @@ const REQUEST_ICV: std::ops::Range<usize> = 184..216;
 
 /// One attempt and its result.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Finding {
-    pub(super) attempt: &'static str,
+pub struct AttackFinding {
+    /// The attempt of the attacker.
+    pub attempt: &'static str,
     /// `GOOD`, or sense key/code/qualifier with its name.
-    pub(super) answer: String,
+    pub answer: String,
     /// Verdict and reason of the audit record.
-    pub(super) audit: String,
+    pub audit: String,
     /// Whether the result is the expected one.
-    pub(super) as_expected: bool,
+    pub as_expected: bool,
 }
 
 /// An encoded command.
@@ -69,11 +69,11 @@ struct Attacker {
     session: Session,
     audit: PathBuf,
     seen: usize,
-    findings: Vec<Finding>,
+    findings: Vec<AttackFinding>,
 }
 
 /// Runs all attempts against a new file, then compares its content.
-pub(super) async fn run(client: &Client, running: &Cluster) -> Outcome<Vec<Finding>> {
+pub(crate) async fn run(client: &Client, running: &Cluster) -> Outcome<Vec<AttackFinding>> {
     let grant = &made(client, VICTIM).await?;
     let devices = client.device_list().await?;
     let device = devices
@@ -135,7 +135,7 @@ pub(super) async fn run(client: &Client, running: &Cluster) -> Outcome<Vec<Findi
     let held = client.open(VICTIM, Method::AllData).await?.read(0..2 * BYTES as u64).await?;
     let intact =
         held[..BYTES].iter().all(|&byte| byte == GENUINE) && held[BYTES..].iter().all(|&byte| byte == 0x11);
-    attacker.findings.push(Finding {
+    attacker.findings.push(AttackFinding {
         attempt: "what the object holds afterwards",
         answer: if intact { "what the genuine write left, nothing else" } else { "SOMETHING ELSE" }.into(),
         audit: String::new(),
@@ -259,7 +259,7 @@ impl Attacker {
                 response.status == 2 && code == sense && verdict == "refused" && reason == Some(why)
             }
         };
-        self.findings.push(Finding {
+        self.findings.push(AttackFinding {
             attempt,
             answer: format!("{code} {name}").trim_end().to_owned(),
             audit,
@@ -312,7 +312,7 @@ fn answer(response: &ScsiResponse) -> (String, String) {
 }
 
 /// Formats the findings as a table.
-pub(super) fn table(findings: &[Finding]) -> String {
+pub(crate) fn table(findings: &[AttackFinding]) -> String {
     let mut lines = vec![format!("   {:44} {:38} {}", "ATTEMPT", "THE DEVICE ANSWERS", "ITS AUDIT LOG SAYS")];
     for finding in findings {
         let mark = if finding.as_expected { ' ' } else { '!' };

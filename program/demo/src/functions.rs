@@ -15,7 +15,7 @@ use sealstone_functions::{RecordText, ResultLine, find_function};
 use sealstone_osd::function::{ApiVersion, EngineType};
 use serde::Serialize;
 
-use crate::output::Output;
+use crate::observer::DemoObserver;
 
 /// Stored path of the log.
 const LOG: &str = "/log";
@@ -27,27 +27,32 @@ const LINES_PER_MATCH: u64 = 1999;
 const PATTERN: &str = "timeout after [0-9]+ ms";
 
 /// Result of one function, as `--json` prints it.
-#[derive(Serialize)]
-pub(super) struct FunctionComparison {
-    pub(super) function: &'static str,
-    pub(super) devices: usize,
-    pub(super) bytes_read: u64,
-    pub(super) result_bytes: u64,
-    pub(super) seconds: f64,
+#[derive(Clone, Debug, Serialize)]
+pub struct FunctionComparison {
+    /// Name of the function.
+    pub function: &'static str,
+    /// Number of devices that ran it.
+    pub devices: usize,
+    /// Bytes that the devices read.
+    pub bytes_read: u64,
+    /// Bytes of all results.
+    pub result_bytes: u64,
+    /// Duration of the run.
+    pub seconds: f64,
     /// Whether the result equals that of the local tool; `None` if the tool is missing.
-    pub(super) equal: Option<bool>,
+    pub equal: Option<bool>,
 }
 
-/// Returns the path of a module beside this program; `None` if it is not built.
-fn module(name: &str) -> Option<PathBuf> {
-    let program = std::env::current_exe().ok()?;
-    let path = program.parent()?.join("examples").join(format!("lib{name}.so"));
+/// Returns the path of a module in the folder of programs; `None` if it is not built.
+fn module(programs: &Path, name: &str) -> Option<PathBuf> {
+    let path = programs.join("examples").join(format!("lib{name}.so"));
     path.is_file().then_some(path)
 }
 
-fn has_engine() -> bool {
-    let program = std::env::current_exe().ok();
-    program.and_then(|program| Some(program.parent()?.join("sealstone-engine-c").is_file())).unwrap_or(false)
+/// Returns the modules of `count` and `grep`; `None` without the engine or a module.
+fn modules(programs: &Path) -> Option<(PathBuf, PathBuf)> {
+    let has_engine = programs.join("sealstone-engine-c").is_file();
+    Some((module(programs, "count")?, module(programs, "grep")?)).filter(|_| has_engine)
 }
 
 /// Returns the text of the log.
@@ -147,13 +152,14 @@ async fn compare(
 }
 
 /// Runs `count` and `grep` on a striped log. Without the engine and the modules it does nothing.
-pub(super) async fn run(
+pub(crate) async fn run(
     client: &Arc<Client>,
     folder: &Path,
-    output: Output,
+    programs: Option<&Path>,
+    observer: &dyn DemoObserver,
 ) -> Outcome<Vec<FunctionComparison>> {
-    let (Some(count), Some(grep), true) = (module("count"), module("grep"), has_engine()) else {
-        output.remark(
+    let Some((count, grep)) = programs.and_then(modules) else {
+        observer.remark(
             "6. Functions are left out: `make demo` builds an engine and two functions beside this program.",
         );
         return Ok(Vec::new());
@@ -164,7 +170,7 @@ pub(super) async fn run(
     client.mkdir("/.functions", true, 0o755).await?;
     publish(client, "count", &count).await?;
     publish(client, "grep", &grep).await?;
-    output.remark(format!(
+    observer.remark(&format!(
         "6. Stored a log of {} on {} devices, and ran functions there, in a sandbox beside the data:",
         human_bytes(stat.size),
         stat.width
@@ -179,7 +185,7 @@ pub(super) async fn run(
             Some(false) => "NOT equal to the local tool",
             None => "not compared, the local tool is missing",
         };
-        output.remark(format!(
+        observer.remark(&format!(
             "   {}: {} devices read {}, {} moved over the network, {:.2} s; {equality}.",
             result.function,
             result.devices,

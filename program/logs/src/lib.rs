@@ -1,21 +1,26 @@
-//! Logs on standard error: text for terminals, JSON lines otherwise.
+//! Logs of programs on standard error: text for terminals, JSON lines otherwise.
+//!
+//! Does: filters, formats, escapes and limits lines.
+//! Does not: rotate files; standard error belongs to the process that started the program.
+//! Contract: peers can neither flood the log nor write control characters to a terminal.
+
+mod limit;
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
 
-use clap::ValueEnum;
 use sealstone_failure::text::printable_json;
 use sealstone_mds_protocol::is_printable;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use crate::log_limit::{LineLimit, LineWriter};
+use crate::limit::{LineLimit, LineWriter};
 
 /// Format of log lines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum LogFormat {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
     /// Text if standard error is a terminal, otherwise JSON.
     Auto,
     /// One JSON object per line.
@@ -39,8 +44,9 @@ impl io::Write for LossyStderr {
     }
 }
 
-/// Starts logging; `SEALSTONE_LOG` takes a filter such as `info,sealstone_osd_device=debug`.
-pub(crate) fn start(format: LogFormat, default_filter: &str) {
+/// Starts logging for the process; a later call has no effect. `SEALSTONE_LOG` takes a filter such
+/// as `info,sealstone_osd_device=debug`.
+pub fn start(format: LogFormat, default_filter: &str) {
     let filter = EnvFilter::try_from_env("SEALSTONE_LOG").unwrap_or_else(|_| EnvFilter::new(default_filter));
     let json = match format {
         LogFormat::Auto => !io::stderr().is_terminal(),

@@ -7,21 +7,22 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use sealstone_client::{Client, FilePath, GetOptions, Method, PutOptions};
 use sealstone_cluster::Cluster;
 use sealstone_daemon::machine::random;
 use sealstone_failure::text::{ShownPath as _, human_bytes};
 use sealstone_failure::{Failure, Outcome};
-use sealstone_transfer::{EntryKind, TreeEntry, join};
+use sealstone_transfer::{EntryKind, TreeEntry, join, list_readable};
+use sealstone_units::utc;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use tokio::io::AsyncWrite;
 use tokio::task::JoinSet;
 use zeroize::Zeroizing;
 
-use crate::output::{Output, utc};
+use crate::observer::{DemoObserver, DemoProgress};
 
 /// User of the files.
 const USER: &str = "alice";
@@ -31,17 +32,24 @@ const FILES_AT_ONCE: usize = 16;
 const LARGE: &str = "/large";
 
 /// Result of a round trip.
-#[derive(Serialize)]
-pub(super) struct Leg {
-    pub(super) files: u64,
-    pub(super) bytes: u64,
-    pub(super) width: u16,
-    pub(super) put_seconds: f64,
-    pub(super) get_seconds: f64,
+#[derive(Clone, Debug, Serialize)]
+pub struct RoundTrip {
+    /// Number of files.
+    pub files: u64,
+    /// Bytes of all files.
+    pub bytes: u64,
+    /// Number of devices that have a file.
+    pub width: u16,
+    /// Time in which they were stored.
+    pub put_seconds: f64,
+    /// Time in which they were read back.
+    pub get_seconds: f64,
 }
 
-impl Leg {
-    pub(super) fn rates(&self) -> String {
+impl RoundTrip {
+    /// Returns the times and rates on one line.
+    #[must_use]
+    pub fn rates(&self) -> String {
         let rate = |seconds: f64| human_bytes((self.bytes as f64 / seconds.max(1e-9)) as u64);
         format!(
             "put {:.2} s ({}/s, {:.0} files/s), get {:.2} s ({}/s)",
@@ -55,7 +63,7 @@ impl Leg {
 }
 
 /// Adds the user and logs in; also returns a description of the session.
-pub(super) async fn enrol(running: &Cluster) -> Outcome<(Arc<Client>, String)> {
+pub(crate) async fn enrol(running: &Cluster) -> Outcome<(Arc<Client>, String)> {
     let admin = running.admin_client().await?;
     let secret =
         Zeroizing::new(random::<16>().map(|byte| char::from(b'a' + byte % 26)).iter().collect::<String>());
@@ -137,7 +145,11 @@ where
 }
 
 /// Stores a tree and reads it back.
-pub(super) async fn tree(client: &Arc<Client>, entries: Vec<TreeEntry>, output: Output) -> Outcome<Leg> {
+pub(crate) async fn tree(
+    client: &Arc<Client>,
+    entries: Vec<TreeEntry>,
+    observer: &Arc<dyn DemoObserver>,
+) -> Outcome<RoundTrip> {
     let top = FilePath::new("/home/tree").map_err(Failure::operation)?;
     let mut files: Vec<(PathBuf, FilePath)> = Vec::new();
     let mut bytes = 0;
@@ -153,27 +165,30 @@ pub(super) async fn tree(client: &Arc<Client>, entries: Vec<TreeEntry>, output: 
             EntryKind::Symlink | EntryKind::Special(_) => {}
         }
     }
-    let bar = output.progress(Some(bytes), "storing the tree");
+    let progress = DemoProgress::begin(observer, bytes, "storing the tree");
     let put = |(local, stored): (PathBuf, FilePath)| {
-        let (client, bar) = (Arc::clone(client), bar.clone());
+        let (client, progress) = (Arc::clone(client), progress.clone());
         async move {
             let stat = client
                 .put_file(&stored, &local, PutOptions::default())
                 .await
                 .map_err(|error| Failure::from(error).at(local.shown()))?;
-            bar.inc(stat.size);
+            progress.add(stat.size);
             Ok(())
         }
     };
     each(files.clone(), put).await?;
-    bar.finish_and_clear();
+    observer.end();
     let put_seconds = started.elapsed().as_secs_f64();
 
     let mut expected = BTreeMap::new();
     for (local, stored) in &files {
         expected.insert(stored.clone(), hash_file(local)?);
     }
-    let listed = crate::command::files::list(client, &top, true).await?;
+    let (listed, failed) = list_readable(client, &top, true).await;
+    if let Some((_, failure)) = failed.into_iter().next() {
+        return Err(failure);
+    }
     let listed = listed.iter().filter(|listed| listed.kind == sealstone_client::FileKind::File).count();
     if listed != files.len() {
         return Err(Failure::operation(format!("{} files were stored and {listed} are listed", files.len())));
@@ -191,31 +206,33 @@ pub(super) async fn tree(client: &Arc<Client>, entries: Vec<TreeEntry>, output: 
         }
     };
     each(files, get).await?;
-    Ok(Leg { files: count, bytes, width: 1, put_seconds, get_seconds: started.elapsed().as_secs_f64() })
+    Ok(RoundTrip { files: count, bytes, width: 1, put_seconds, get_seconds: started.elapsed().as_secs_f64() })
 }
 
 /// Stores a large file and reads it back.
-pub(super) async fn large(client: &Arc<Client>, folder: &Path, bytes: u64, output: Output) -> Outcome<Leg> {
+pub(crate) async fn large(
+    client: &Arc<Client>,
+    folder: &Path,
+    bytes: u64,
+    observer: &Arc<dyn DemoObserver>,
+) -> Outcome<RoundTrip> {
     let source = folder.join("large");
     let expected = make(&source, bytes)?;
-    let bar = output.progress(Some(bytes), "storing the large file");
-    bar.enable_steady_tick(Duration::from_millis(200));
-    let progress = bar.clone();
-    let options = PutOptions {
-        progress: Some(Box::new(move |done| progress.set_position(done))),
-        ..PutOptions::default()
-    };
+    observer.begin(bytes, "storing the large file");
+    let progress = Arc::clone(observer);
+    let options =
+        PutOptions { progress: Some(Box::new(move |done| progress.position(done))), ..PutOptions::default() };
     let started = Instant::now();
     let stat = client.put_file(LARGE, &source, options).await?;
     let put_seconds = started.elapsed().as_secs_f64();
-    bar.finish_and_clear();
+    observer.end();
     fs::remove_file(&source)?;
     let started = Instant::now();
     if hash_stored(client, &FilePath::new(LARGE).map_err(Failure::operation)?).await? != expected {
         return Err(Failure::operation("SHA-256 differs after reading it back").at(LARGE));
     }
     let get_seconds = started.elapsed().as_secs_f64();
-    Ok(Leg { files: 1, bytes: stat.size, width: stat.width, put_seconds, get_seconds })
+    Ok(RoundTrip { files: 1, bytes: stat.size, width: stat.width, put_seconds, get_seconds })
 }
 
 /// Creates a file of incompressible bytes; returns its SHA-256.
