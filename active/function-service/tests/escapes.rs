@@ -93,7 +93,10 @@ fn code() -> Arc<[u8]> {
 
 /// Runs an attempt in an engine of its own; returns its end.
 fn attempt(test: &TestService, method: &str) -> (ExitReason, i32) {
-    let code = code();
+    run(test, code(), method)
+}
+
+fn run(test: &TestService, code: Arc<[u8]>, method: &str) -> (ExitReason, i32) {
     let call = FunctionCall {
         digest: *blake3::hash(&code).as_bytes(),
         code: Some(FunctionCode { bytes: code, reservation: reserved() }),
@@ -158,4 +161,33 @@ fn escape_attempts_of_c_fail() {
         assert_eq!((reason, error), expected, "{method}");
         assert_eq!(attempt(&test, "none"), (ExitReason::Success, 0), "another run after {method}");
     }
+}
+
+/// A damaged shared object is refused, or ends its engine. Damage to bytes that the loader does not
+/// read has no effect.
+#[test]
+fn damaged_shared_objects_harm_one_run_only() {
+    const SIGSEGV: i32 = 11;
+    const SIGBUS: i32 = 7;
+    let test = TestService::new();
+    let code = code();
+    let length = code.len();
+    let refused = (ExitReason::FunctionError, -8);
+    for cut in [0, 1, 4, 63, 64] {
+        assert_eq!(run(&test, code[..cut].into(), "none"), refused, "{cut} bytes");
+    }
+    let cuts = [1000, length / 4, length / 2, length / 4 * 3].map(|cut| code[..cut].to_vec());
+    // Each byte of the header that has an offset, a count or a type, and of the first segment.
+    let flips = [16, 18, 24, 32, 40, 54, 56, 68, 72, 80, 96, 104, 112].map(|at: usize| {
+        let mut changed = code.to_vec();
+        changed[at] ^= 0xFF;
+        changed
+    });
+    let allowed =
+        [refused, (ExitReason::Success, 0), (ExitReason::Trap, SIGBUS), (ExitReason::Trap, SIGSEGV)];
+    for (number, damaged) in cuts.into_iter().chain(flips).enumerate() {
+        let end = run(&test, damaged.into(), "none");
+        assert!(allowed.contains(&end), "{number}: {end:?}");
+    }
+    assert_eq!(attempt(&test, "none"), (ExitReason::Success, 0), "other runs are not affected");
 }

@@ -173,7 +173,7 @@ fn keys() -> KeyHierarchy<RustCrypto> {
 }
 
 impl TestService {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::with(|_| {})
     }
 
