@@ -124,7 +124,27 @@ pub(super) fn lay_out(root: Command) -> Command {
     root
 }
 
+/// Joins the lines of each paragraph, so that their text wraps at the width of the terminal. Lines
+/// that begin with a blank are examples, and lines that end with a colon are headings.
+fn reflow(text: &str) -> String {
+    let mut flowed = String::new();
+    let mut is_open = false;
+    for line in text.lines() {
+        let is_text = !line.is_empty() && !line.starts_with(' ') && !line.ends_with(':');
+        if !flowed.is_empty() {
+            flowed.push(if is_open && is_text { ' ' } else { '\n' });
+        }
+        flowed.push_str(line);
+        is_open = is_text;
+    }
+    flowed
+}
+
 fn lay_out_below(command: Command, path: &str, globals: &[Arg]) -> Command {
+    let command = match command.get_after_help().map(ToString::to_string) {
+        Some(text) => command.after_help(reflow(&text)),
+        None => command,
+    };
     let names: Vec<String> = command.get_subcommands().map(|below| below.get_name().to_owned()).collect();
     // An option that a command declares itself is not inherited from its parent.
     let declares =
@@ -245,6 +265,13 @@ mod tests {
 
     fn find<'a>(root: &'a Command, path: &str) -> Option<&'a Command> {
         path.split(' ').try_fold(root, |command, name| command.find_subcommand(name))
+    }
+
+    #[test]
+    fn paragraphs_after_examples_are_joined() {
+        let text = "Examples:\n  sealstone a    one\n  sealstone b\nThe first\nsentence.\n\nNext:\n  c\nend";
+        let joined = "Examples:\n  sealstone a    one\n  sealstone b\nThe first sentence.\n\nNext:\n  c\nend";
+        assert_eq!(reflow(text), joined);
     }
 
     #[test]
