@@ -5,6 +5,7 @@
 mod cli;
 mod command;
 mod config;
+mod core_dumps;
 mod daemon;
 mod output;
 
@@ -19,6 +20,12 @@ use crate::command::{block_on, cap, demo, files, groups, revoke, session, transf
 use crate::output::Output;
 
 fn main() -> ExitCode {
+    if let Err(error) = core_dumps::forbid() {
+        let failure = Failure::operation(format!("core dumps cannot be forbidden: {error}"))
+            .hint("permit the calls setrlimit and prctl, or set SEALSTONE_CORE_DUMPS=1");
+        Output::new(false, false, "").failure(&failure);
+        return exit_code(failure.kind);
+    }
     let words: Vec<OsString> = match cli::mount::helper_arguments(std::env::args_os()) {
         Ok(None) => std::env::args_os().collect(),
         Ok(Some(words)) => words,

@@ -132,6 +132,10 @@ pub fn command(arguments: &[&str]) -> Command {
         };
     }
     command.env("SEALSTONE_LOG", "off").env_remove("SEALSTONE_SESSION").stdin(Stdio::null());
+    if !rustix::process::geteuid().is_root() {
+        // Only root counts the open files of a process without core dumps.
+        command.env("SEALSTONE_CORE_DUMPS", "1");
+    }
     command
 }
 

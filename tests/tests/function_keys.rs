@@ -106,6 +106,12 @@ async fn no_argument_has_the_key() {
     let received = String::from_utf8(replies[0].arguments.to_vec()).expect("text");
     assert_eq!(received, format!("iv={IV}\0key-object=2\0"));
     assert_ne!(system.run(&["cat", "/to"]).ok().text(), "some text");
+    if rustix::process::geteuid().is_root() {
+        let limits =
+            std::fs::read_to_string(format!("/proc/{}/limits", system.osd(0).id())).expect("it runs");
+        let core = limits.lines().find(|line| line.starts_with("Max core file size")).expect("a line");
+        assert_eq!(core.split_whitespace().nth(4), Some("0"), "{core}");
+    }
     // The engine had the key in its memory, so no idle one is kept.
     for page in [format!("{replies:?}"), system.run(&["osd", "status"]).text()] {
         assert!(!page.contains(KEY_DIGITS), "{page}");
