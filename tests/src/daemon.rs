@@ -5,7 +5,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,8 @@ use crate::CommandResult;
 const READY_S_MAX: u64 = 30;
 /// How long a daemon may take to end, in seconds; generous for the same reason.
 const END_S_MAX: u64 = 120;
+/// Maximum seconds to wait for the end of standard error after that.
+const STDERR_S_MAX: u64 = 30;
 
 /// How to end a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +39,8 @@ pub struct Daemon {
     child: Child,
     ready: Value,
     stderr: Arc<Mutex<String>>,
+    /// Disconnected when standard error is read to its end.
+    stderr_end: Mutex<Receiver<()>>,
 }
 
 impl Daemon {
@@ -64,7 +68,9 @@ impl Daemon {
         let text = Arc::new(Mutex::new(String::new()));
         let mut stderr = child.stderr.take().expect("piped");
         let for_reader = Arc::clone(&text);
+        let (end_sender, stderr_end) = mpsc::channel();
         let listener = std::thread::spawn(move || {
+            let _end_sender: mpsc::Sender<()> = end_sender;
             let mut bytes = [0; 4096];
             while let Ok(count @ 1..) = stderr.read(&mut bytes) {
                 let part = String::from_utf8_lossy(&bytes[..count]);
@@ -98,7 +104,7 @@ impl Daemon {
             }
         };
         // From here on a panic kills the child.
-        let mut daemon = Self { child, ready: Value::Null, stderr: text };
+        let mut daemon = Self { child, ready: Value::Null, stderr: text, stderr_end: Mutex::new(stderr_end) };
         daemon.ready =
             serde_json::from_str(&line).unwrap_or_else(|error| panic!("ready line: {error}: {line}"));
         crate::json_shape::check(&daemon.ready);
@@ -145,7 +151,8 @@ impl Daemon {
         fs::read_dir(format!("/proc/{}/fd", self.id())).expect("the daemon runs").count()
     }
 
-    /// Ends it, waits, and returns the exit code, or -1 for a signal.
+    /// Ends it, waits until its standard error was read, and returns the exit code: -1 for a signal.
+    /// signal.
     ///
     /// # Panics
     /// If it still runs after 120 seconds.
@@ -160,7 +167,11 @@ impl Daemon {
         // It may have ended already; the wait below shows that.
         let _ = rustix::process::kill_process(id, number);
         assert!(!self.survives(Duration::from_secs(END_S_MAX)), "{signal:?} does not end the daemon");
-        self.child.wait().expect("the child can be waited for").code().unwrap_or(-1)
+        let status = self.child.wait().expect("the child can be waited for");
+        // A process that it started may have the same standard error, and live on.
+        let end = self.stderr_end.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let _ = end.recv_timeout(Duration::from_secs(STDERR_S_MAX));
+        status.code().unwrap_or(-1)
     }
 
     /// Whether it still runs after this time.

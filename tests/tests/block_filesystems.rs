@@ -131,7 +131,7 @@ fn create_tree(root: &Path, seed: u8) {
                 (0..length as u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 21) as u8 ^ seed).collect();
             let file = path.join(format!("file{index}"));
             fs::write(&file, content).expect("written");
-            fs::set_permissions(&file, fs::Permissions::from_mode(0o400 | index % 8)).expect("set");
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o400 | (index % 8))).expect("set");
         }
         symlink("deeper/file3", path.join("../link")).expect("linked");
         fs::hard_link(path.join("file4"), path.join("another name")).expect("linked");

@@ -145,6 +145,63 @@ fn directory_is_emptied_while_listed() {
     fs::remove_dir(one.path("d")).unwrap();
 }
 
+/// The kernel continues within a reply, because the reader's buffer is smaller.
+#[test]
+fn directory_is_emptied_in_small_steps() {
+    if !can_mount() {
+        return;
+    }
+    let system = system();
+    let one = Mounted::at(&system, "one");
+    settle();
+    let path = one.path("d");
+    fs::create_dir(&path).unwrap();
+    for number in 0..150 {
+        File::create(path.join(format!("a-name-that-takes-some-room-{number:05}"))).unwrap();
+    }
+    let mut removed = 0;
+    each(&File::open(&path).unwrap(), |name| {
+        fs::remove_file(path.join(name)).unwrap();
+        removed += 1;
+    });
+    assert_eq!(removed, 150);
+    fs::remove_dir(&path).unwrap();
+}
+
+/// The kernel continues at an offset that another open directory has read.
+#[test]
+fn reader_continues_when_kernel_drops_its_list() {
+    if !can_mount() {
+        return;
+    }
+    let system = system();
+    let one = Mounted::at(&system, "one");
+    settle();
+    let path = one.path("d");
+    fs::create_dir(&path).unwrap();
+    let mut all = BTreeSet::new();
+    for number in 0..150 {
+        let name = format!("a-name-that-takes-some-room-{number:05}");
+        File::create(path.join(&name)).unwrap();
+        all.insert(name);
+    }
+    std::thread::sleep(QUIET);
+    // From now on the kernel has the list.
+    assert_eq!((names(&path), names(&path)), (all.clone(), all.clone()));
+    let mut read = 0;
+    each(&File::open(&path).unwrap(), |name| {
+        assert!(all.remove(name), "{name} was listed before");
+        fs::remove_file(path.join(name)).unwrap();
+        read += 1;
+        if read == 40 {
+            // This open drops the kernel's list, which is outdated.
+            assert_eq!(names(&path), all);
+        }
+    });
+    assert_eq!(all, BTreeSet::new());
+    fs::remove_dir(&path).unwrap();
+}
+
 /// Calls `work` with each name of a list, read a few at a time.
 fn each(directory: &File, mut work: impl FnMut(&str)) {
     let mut buffer = [MaybeUninit::uninit(); 1024];

@@ -1,20 +1,21 @@
 //! Open directories: pages of entries, and the offsets by which the kernel continues.
 //!
-//! Contract: memory grows with the directory only by one name for each page. An offset leads to the
-//! same position as long as the directory is open. The next page is requested while the kernel
-//! processes one. Attributes are included only if they are fresh and nothing was changed locally
-//! since, because the kernel caches them.
+//! Contract: an offset leads to the same position as long as the directory is open, also if entries
+//! before it were removed since. For that the names of the last reply are kept, one name for each
+//! page before, and all names of a list that the kernel caches ([`crate::listings`]). The next page
+//! is requested while the kernel processes one. Attributes are included only if they are fresh and
+//! nothing was changed locally since, because the kernel caches them.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use sealstone_client::ClientError;
-use sealstone_client::nodes::{CacheListing, ListEdition, Nodes};
+use sealstone_client::nodes::{CacheListing, Nodes};
 use sealstone_mds_protocol::{DirEntry, FileKind, InodeId, Name, Node, Stat};
 use tokio::sync::{Mutex, oneshot};
 
-use crate::listings::CachedListings;
+use crate::listings::{CachedListings, ListedNames, OpenedList};
 
 /// Offsets before the first entry: `.` and `..`.
 pub(crate) const DOTS: u64 = 2;
@@ -58,8 +59,8 @@ impl Asked {
 #[derive(Debug)]
 pub(crate) struct OpenDirectory {
     node: Node,
-    /// The edition at the open, if the kernel may cache the entries.
-    kept: Option<ListEdition>,
+    /// The list at the open, if the kernel may cache the entries.
+    kept: Option<OpenedList>,
     /// Whether it counts as a reader in [`CachedListings`].
     reads: AtomicBool,
     place: Mutex<DirectoryPage>,
@@ -76,6 +77,10 @@ struct DirectoryPage {
     asked: Asked,
     /// The next page, which was requested in advance.
     next: Option<Next>,
+    /// Offset of the first entry of the last reply, and the names in it.
+    replied: (u64, ListedNames),
+    /// All names since the first one, while the kernel caches what it gets.
+    listed: Option<ListedNames>,
 }
 
 #[derive(Debug)]
@@ -99,13 +104,40 @@ impl DirectoryPage {
         self.turn_to(DOTS, Vec::new(), true);
         self.next = None;
     }
+
+    /// Returns the name before offset `at` as it was sent, by this open directory or, to the kernel's
+    /// cache, by another one. None at the start of a page.
+    fn name_before(&self, at: u64, kept: Option<&OpenedList>) -> Option<Name> {
+        let index = |first: u64| usize::try_from(at.checked_sub(first + 1)?).ok();
+        let (first, replied) = &self.replied;
+        let name = index(*first).and_then(|index| replied.get(index));
+        if name.is_some() || self.pages.contains_key(&at) {
+            return name;
+        }
+        kept?.names.get()?.as_ref()?.get(index(DOTS)?)
+    }
+
+    /// Returns all names before offset `at`, if they are known: those that the kernel caches.
+    fn listed_before(&mut self, at: u64) -> Option<ListedNames> {
+        let before = usize::try_from(at - DOTS).ok()?;
+        let mut listed = self.listed.take().unwrap_or_default();
+        listed.truncate(before);
+        (listed.len() == before).then_some(listed)
+    }
 }
 
 impl OpenDirectory {
-    pub(crate) fn new(nodes: &Nodes, node: Node, kept: Option<ListEdition>) -> Self {
-        let pages = BTreeMap::from([(DOTS, None)]);
-        let asked = Asked::now(nodes);
-        let place = DirectoryPage { pages, first: DOTS, entries: Vec::new(), more: true, asked, next: None };
+    pub(crate) fn new(nodes: &Nodes, node: Node, kept: Option<OpenedList>) -> Self {
+        let place = DirectoryPage {
+            pages: BTreeMap::from([(DOTS, None)]),
+            first: DOTS,
+            entries: Vec::new(),
+            more: true,
+            asked: Asked::now(nodes),
+            next: None,
+            replied: (DOTS, ListedNames::default()),
+            listed: None,
+        };
         Self { node, kept, reads: AtomicBool::new(false), place: Mutex::new(place) }
     }
 
@@ -116,7 +148,9 @@ impl OpenDirectory {
 
     /// Whether the cached entries are outdated.
     pub(crate) fn is_over(&self, nodes: &Nodes) -> bool {
-        self.kept.is_some() && nodes.edition(self.node) != self.kept
+        self.kept
+            .as_ref()
+            .is_some_and(|kept| kept.is_too_long() || nodes.edition(self.node) != Some(kept.edition))
     }
 
     /// Starts a read, with `from_start` at the beginning. Returns whether the kernel has to drop
@@ -127,13 +161,13 @@ impl OpenDirectory {
         listings: &CachedListings,
         (ino, from_start): (u64, bool),
     ) -> bool {
-        let Some(opened) = self.kept else { return false };
+        let Some(opened) = &self.kept else { return false };
         if self.is_over(nodes) || (!self.is_kept() && !listings.read(ino, opened)) {
             return true;
         }
         self.reads.store(true, Ordering::Relaxed);
         if from_start {
-            listings.begin(ino, opened);
+            listings.begin(ino, opened.edition);
         }
         false
     }
@@ -148,13 +182,49 @@ impl OpenDirectory {
         mut take: impl FnMut(u64, ShownEntry<'_>) -> bool,
     ) -> Result<(), ClientError> {
         let place = &mut *self.place.lock().await;
-        let mut at = from.max(DOTS);
-        if at == DOTS {
+        let from = from.max(DOTS);
+        if from == DOTS {
             // A read from the beginning shows the current entries.
             place.turn_to(DOTS, Vec::new(), true);
             place.pages.retain(|number, _| *number == DOTS);
             place.next = None;
+        } else if let Some(name) = place.name_before(from, self.kept.as_ref()) {
+            place.pages.insert(from, Some(name));
         }
+        let kept = self.kept.as_ref().filter(|_| self.is_kept());
+        let mut listed = place.listed_before(from).filter(|_| kept.is_some());
+        let (mut replied, mut is_full, mut is_too_long) = (ListedNames::default(), false, false);
+        let read = self.read_entries(nodes, place, (from, plus), |next, entry| {
+            let name = entry.name;
+            is_full = take(next, entry);
+            if !is_full {
+                replied.push(name);
+                is_too_long |= listed.as_mut().is_some_and(|listed| !listed.push(name));
+            }
+            is_full
+        });
+        let read = read.await;
+        let is_end = read.is_ok() && !is_full && replied.len() == 0;
+        if let Some(kept) = kept
+            && (is_end || is_too_long)
+            && !self.is_over(nodes)
+            && let Some(listed) = listed.take()
+        {
+            // Another open directory may have read the same list.
+            let _ = kept.names.set((!is_too_long).then_some(listed));
+        }
+        (place.replied, place.listed) = ((from, replied), listed);
+        read
+    }
+
+    /// Passes entries from offset `at` on to `take`.
+    async fn read_entries(
+        &self,
+        nodes: &Nodes,
+        place: &mut DirectoryPage,
+        (mut at, plus): (u64, bool),
+        mut take: impl FnMut(u64, ShownEntry<'_>) -> bool,
+    ) -> Result<(), ClientError> {
         if plus && !place.entries.is_empty() && !place.asked.is_fresh(nodes) {
             place.doubt(at);
         }

@@ -182,9 +182,8 @@ impl RequestHandler for MountHandler {
             Operation::OpenDirectory => {
                 let (ino, node) = (node, or_reply!(reply, self.inner.node(node)));
                 let kept = self.inner.pages.listings.open(ino, self.inner.nodes.edition(node));
-                let (edition, flags) = kept.unzip();
-                let handle =
-                    self.inner.directories.insert(OpenDirectory::new(&self.inner.nodes, node, edition));
+                let (list, flags) = kept.unzip();
+                let handle = self.inner.directories.insert(OpenDirectory::new(&self.inner.nodes, node, list));
                 if !reply.naming(AnswerFields::default().open(handle, flags.unwrap_or(0)).as_bytes()) {
                     drop(self.inner.directories.remove(handle));
                 }

@@ -3,13 +3,16 @@
 //! Contract: the kernel caches only lists that were read under a lease, and reuses one only while
 //! its edition is current. Entries of two editions are never mixed in one list: while an older
 //! edition is being read, no cached list of a newer one is started. Entries of an outdated edition
-//! are dropped right after they were sent.
+//! are dropped right after they were sent. The kernel may drop a list at any time and continue at any
+//! of its offsets, so the names of a complete list are kept beside it.
 //! Truth: docs/adr/0046-leases.md; fs/fuse/readdir.c of Linux.
 
 use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use sealstone_client::nodes::ListEdition;
+use sealstone_mds_protocol::Name;
 
 use crate::kernel::{CACHE_DIRECTORY, KEEP_CACHE};
 
@@ -17,38 +20,113 @@ use crate::kernel::{CACHE_DIRECTORY, KEEP_CACHE};
 #[derive(Debug, Default)]
 pub(crate) struct CachedListings(Mutex<HashMap<u64, Kept>>);
 
+/// Maximum bytes of the names of a list that the kernel caches.
+const LISTED_BYTES_MAX: usize = 64 << 20;
+
+/// The names of a list in the order in which they were sent.
+#[derive(Debug, Default)]
+pub(crate) struct ListedNames {
+    bytes: Vec<u8>,
+    /// End of each name in `bytes`.
+    ends: Vec<u32>,
+}
+
+impl ListedNames {
+    pub(crate) fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    fn end_of(&self, count: usize) -> usize {
+        count.checked_sub(1).and_then(|last| self.ends.get(last)).map_or(0, |end| *end as usize)
+    }
+
+    /// Appends a name. Returns false, and changes nothing, if the limit is exceeded.
+    pub(crate) fn push(&mut self, name: &Name) -> bool {
+        if self.bytes.len() + name.as_bytes().len() > LISTED_BYTES_MAX {
+            return false;
+        }
+        self.bytes.extend_from_slice(name.as_bytes());
+        self.ends.push(self.bytes.len() as u32);
+        true
+    }
+
+    /// Leaves the first `count` names.
+    pub(crate) fn truncate(&mut self, count: usize) {
+        self.bytes.truncate(self.end_of(count));
+        self.ends.truncate(count);
+    }
+
+    /// Returns a name by its index.
+    pub(crate) fn get(&self, index: usize) -> Option<Name> {
+        let end = *self.ends.get(index)? as usize;
+        Name::new(&self.bytes[self.end_of(index)..end]).ok()
+    }
+}
+
+/// The names of a list of one edition. Set when the list is complete; then None if they exceed the
+/// limit.
+pub(crate) type ListNamesCell = Arc<OnceLock<Option<ListedNames>>>;
+
+/// A list that the kernel may cache, at the open of its directory.
+#[derive(Clone, Debug)]
+pub(crate) struct OpenedList {
+    pub(crate) edition: ListEdition,
+    pub(crate) names: ListNamesCell,
+}
+
+impl OpenedList {
+    /// Whether the list is too long to be cached.
+    pub(crate) fn is_too_long(&self) -> bool {
+        self.names.get().is_some_and(Option::is_none)
+    }
+}
+
 /// A list that the kernel may have cached.
 #[derive(Debug)]
 struct Kept {
     edition: ListEdition,
+    names: ListNamesCell,
     /// Number of open directories that read it.
     readers: usize,
     /// Whether it was started after the kernel dropped the previous one.
     begun: bool,
 }
 
+impl Kept {
+    fn new(edition: ListEdition) -> Self {
+        Self { edition, names: Arc::default(), readers: 0, begun: false }
+    }
+}
+
 impl CachedListings {
-    /// Returns edition and flags for an open: whether the kernel may cache the list, and reuse the
-    /// one it has. None if it must not cache.
-    pub(crate) fn open(&self, ino: u64, now: Option<ListEdition>) -> Option<(ListEdition, u32)> {
+    /// Returns list and flags for an open: whether the kernel may cache the list, and reuse the one
+    /// it has. None if it must not cache.
+    pub(crate) fn open(&self, ino: u64, now: Option<ListEdition>) -> Option<(OpenedList, u32)> {
         let now = now?;
-        match self.0.lock().get(&ino) {
-            Some(kept) if kept.edition == now && kept.begun => Some((now, CACHE_DIRECTORY | KEEP_CACHE)),
-            Some(kept) if kept.edition != now && kept.readers > 0 => None,
-            _ => Some((now, CACHE_DIRECTORY)),
+        let mut all = self.0.lock();
+        let kept = all.entry(ino).or_insert_with(|| Kept::new(now));
+        if kept.edition != now {
+            if kept.readers > 0 {
+                return None;
+            }
+            *kept = Kept::new(now);
         }
+        let list = OpenedList { edition: now, names: Arc::clone(&kept.names) };
+        let flags = if kept.begun { CACHE_DIRECTORY | KEEP_CACHE } else { CACHE_DIRECTORY };
+        (!list.is_too_long()).then_some((list, flags))
     }
 
     /// Registers a reader at its first read, whose edition is still current. Returns false if its
     /// entries have to be dropped.
-    pub(crate) fn read(&self, ino: u64, opened: ListEdition) -> bool {
+    pub(crate) fn read(&self, ino: u64, opened: &OpenedList) -> bool {
         let mut all = self.0.lock();
-        let kept = all.entry(ino).or_insert(Kept { edition: opened, readers: 0, begun: false });
-        if kept.edition != opened {
+        let new = || Kept { names: Arc::clone(&opened.names), ..Kept::new(opened.edition) };
+        let kept = all.entry(ino).or_insert_with(new);
+        if kept.edition != opened.edition {
             if kept.readers > 0 {
                 return false;
             }
-            (kept.edition, kept.begun) = (opened, false);
+            *kept = new();
         }
         kept.readers += 1;
         true
@@ -98,50 +176,80 @@ mod tests {
         ListEdition::new(&NodeLease { kind: LeaseKind::Read, number: 1, epoch: 1 }, changes)
     }
 
+    fn opened(changes: u64) -> OpenedList {
+        OpenedList { edition: edition(changes), names: ListNamesCell::default() }
+    }
+
+    fn flags(listings: &CachedListings, changes: u64) -> Option<u32> {
+        listings.open(5, Some(edition(changes))).map(|(_, flags)| flags)
+    }
+
     #[test]
     fn kernel_reuses_list_only_in_its_edition() {
         let listings = CachedListings::default();
-        let flags = |now| listings.open(5, now).map(|(_, flags)| flags);
-        assert_eq!(flags(None), None, "without a lease nothing is kept");
-        assert_eq!(flags(Some(edition(1))), Some(CACHE_DIRECTORY));
-        assert_eq!(flags(Some(edition(1))), Some(CACHE_DIRECTORY), "nobody read it");
-        assert!(listings.read(5, edition(1)));
-        assert_eq!(flags(Some(edition(1))), Some(CACHE_DIRECTORY), "not from its beginning");
+        assert!(listings.open(5, None).is_none(), "without a lease nothing is kept");
+        assert_eq!(flags(&listings, 1), Some(CACHE_DIRECTORY));
+        assert_eq!(flags(&listings, 1), Some(CACHE_DIRECTORY), "nobody read it");
+        assert!(listings.read(5, &opened(1)));
+        assert_eq!(flags(&listings, 1), Some(CACHE_DIRECTORY), "not from its beginning");
         listings.begin(5, edition(1));
-        assert_eq!(flags(Some(edition(1))), Some(KEEP));
+        assert_eq!(flags(&listings, 1), Some(KEEP));
         listings.close(5);
-        assert_eq!(flags(Some(edition(1))), Some(KEEP));
-        assert_eq!(flags(Some(edition(2))), Some(CACHE_DIRECTORY));
-        assert_eq!(flags(None), None);
+        assert_eq!(flags(&listings, 1), Some(KEEP));
+        assert!(listings.open(5, None).is_none());
+        assert_eq!(flags(&listings, 2), Some(CACHE_DIRECTORY));
+        assert_eq!(flags(&listings, 1), Some(CACHE_DIRECTORY), "the other open dropped it");
         listings.forget(5);
-        assert_eq!(flags(Some(edition(1))), Some(CACHE_DIRECTORY), "it is another inode of the kernel's");
+        assert_eq!(flags(&listings, 1), Some(CACHE_DIRECTORY), "it is another inode of the kernel's");
     }
 
     #[test]
     fn no_new_list_while_older_edition_is_read() {
         let listings = CachedListings::default();
-        assert!(listings.read(5, edition(1)) && listings.read(5, edition(1)));
+        assert!(listings.read(5, &opened(1)) && listings.read(5, &opened(1)));
         listings.begin(5, edition(1));
-        assert_eq!(listings.open(5, Some(edition(2))), None);
-        assert!(!listings.read(5, edition(2)), "the reader may still use it, and nothing is kept");
+        assert_eq!(flags(&listings, 2), None);
+        assert!(!listings.read(5, &opened(2)), "the reader may still use it, and nothing is kept");
         listings.close(5);
-        assert_eq!(listings.open(5, Some(edition(2))), None);
+        assert_eq!(flags(&listings, 2), None);
         listings.close(5);
-        assert_eq!(listings.open(5, Some(edition(2))), Some((edition(2), CACHE_DIRECTORY)));
-        assert!(listings.read(5, edition(2)));
-        assert_eq!(listings.open(5, Some(edition(2))), Some((edition(2), CACHE_DIRECTORY)));
+        assert_eq!(flags(&listings, 2), Some(CACHE_DIRECTORY));
+        assert!(listings.read(5, &opened(2)));
+        assert_eq!(flags(&listings, 2), Some(CACHE_DIRECTORY));
     }
 
     #[test]
     fn recalled_list_is_not_reused() {
         let listings = CachedListings::default();
         assert!(!listings.recalled(5), "there is nothing to forget");
-        assert!(listings.read(5, edition(1)));
+        assert!(listings.read(5, &opened(1)));
         listings.begin(5, edition(1));
         assert!(listings.recalled(5));
-        assert_eq!(listings.open(5, Some(edition(1))), Some((edition(1), CACHE_DIRECTORY)));
-        assert_eq!(listings.open(5, Some(edition(2))), None, "a reader may still receive the old list");
+        assert_eq!(flags(&listings, 1), Some(CACHE_DIRECTORY));
+        assert_eq!(flags(&listings, 2), None, "a reader may still receive the old list");
         listings.close(5);
         assert!(listings.recalled(5) && !listings.recalled(5));
+    }
+
+    #[test]
+    fn opens_of_one_edition_share_names() {
+        let listings = CachedListings::default();
+        let (one, _) = listings.open(5, Some(edition(1))).unwrap();
+        let (two, _) = listings.open(5, Some(edition(1))).unwrap();
+        assert!(listings.read(5, &one));
+        let mut names = ListedNames::default();
+        for name in ["a", "bc", "d"] {
+            assert!(names.push(&Name::new(name).unwrap()));
+        }
+        names.truncate(2);
+        assert!(one.names.set(Some(names)).is_ok());
+        let names = two.names.get().and_then(Option::as_ref).unwrap();
+        assert_eq!((names.len(), names.get(1), names.get(2)), (2, Name::new("bc").ok(), None));
+        assert_eq!(flags(&listings, 1), Some(CACHE_DIRECTORY));
+        listings.close(5);
+        let (other, _) = listings.open(5, Some(edition(2))).unwrap();
+        assert!(other.names.get().is_none(), "another list");
+        assert!(other.names.set(None).is_ok() && other.is_too_long());
+        assert_eq!(flags(&listings, 2), None, "a list without its names is not cached");
     }
 }
