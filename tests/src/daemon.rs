@@ -151,8 +151,8 @@ impl Daemon {
         fs::read_dir(format!("/proc/{}/fd", self.id())).expect("the daemon runs").count()
     }
 
-    /// Ends it, waits until its standard error was read, and returns the exit code: -1 for a signal.
-    /// signal.
+    /// Ends it, waits until its standard error was read, and returns its exit code, or -1 if a
+    /// signal ended it.
     ///
     /// # Panics
     /// If it still runs after 120 seconds.

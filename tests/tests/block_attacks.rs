@@ -270,8 +270,8 @@ fn exchanged_and_omitted_pdus_end_sessions() {
     assert_eq!(attach.end(Signal::Terminate), 0);
 }
 
-/// L1, L3, L5: each byte of a write, one after another. A change of header or keys ends the session,
-/// one of data or MAC fails the flush.
+/// L1, L3, L5: each byte of a write, one after another. A change of header or keys ends the
+/// session, one of data or MAC fails the flush.
 #[test]
 fn each_changed_byte_of_write_is_detected() {
     const DATA: usize = 512;

@@ -105,8 +105,8 @@ impl DirectoryPage {
         self.next = None;
     }
 
-    /// Returns the name before offset `at` as it was sent, by this open directory or, to the kernel's
-    /// cache, by another one. None at the start of a page.
+    /// Returns the name before offset `at` as it was sent, by this open directory or, to the
+    /// kernel's cache, by another one. None at the start of a page.
     fn name_before(&self, at: u64, kept: Option<&OpenedList>) -> Option<Name> {
         let index = |first: u64| usize::try_from(at.checked_sub(first + 1)?).ok();
         let (first, replied) = &self.replied;

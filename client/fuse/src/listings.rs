@@ -3,8 +3,8 @@
 //! Contract: the kernel caches only lists that were read under a lease, and reuses one only while
 //! its edition is current. Entries of two editions are never mixed in one list: while an older
 //! edition is being read, no cached list of a newer one is started. Entries of an outdated edition
-//! are dropped right after they were sent. The kernel may drop a list at any time and continue at any
-//! of its offsets, so the names of a complete list are kept beside it.
+//! are dropped right after they were sent. The kernel may drop a list at any time and continue at
+//! any of its offsets, so the names of a complete list are kept beside it.
 //! Truth: docs/adr/0046-leases.md; fs/fuse/readdir.c of Linux.
 
 use std::collections::HashMap;

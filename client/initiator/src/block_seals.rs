@@ -23,8 +23,8 @@ use crate::{Environment as _, SystemEnvironment};
 
 /// Tasks that are remembered; the oldest are those of aborted commands.
 const TASKS_MAX: usize = 4096;
-/// Maximum number of requests for the keys of the unit in flight. A further one ends the connection:
-/// the answer of one that is not remembered would reach its caller.
+/// Maximum number of requests for the keys of the unit in flight. A further one ends the
+/// connection: the answer of one that is not remembered would reach its caller.
 const KEY_TASKS_MAX: usize = 64;
 /// Reports that wait for [`BlockReports::take`]; further ones replace the oldest.
 const REPORTS_MAX: usize = 4096;

@@ -31,8 +31,8 @@ const TRANSFER_MAX: u64 = 16 << 20;
 const COLLECT_BATCH: usize = 128;
 /// Version numbers that are reserved at once.
 const VERSION_CHUNK: u64 = 1 << 16;
-/// Deleted writes that are kept until the caller takes them; more are only counted, except the first
-/// one of each writer.
+/// Deleted writes that are kept until the caller takes them; more are only counted, except the
+/// first one of each writer.
 const REJECTED_MAX: usize = 1024;
 
 /// A write of consecutive blocks.

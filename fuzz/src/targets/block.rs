@@ -210,8 +210,8 @@ fn keyed_form(protection: UnitProtection) -> KeyListForm {
     KeyListForm { scheme, block: ProtectedBlock::B512, profile: protection.profile() }
 }
 
-/// One command of an input to a unit with keys: as [`piece`], with seals between CDB and data. Their
-/// number of bytes is in units of 8.
+/// One command of an input to a unit with keys: as [`piece`], with seals between CDB and data.
+/// Their number of bytes is in units of 8.
 fn keyed_piece(cdb: &[u8], first_lba: u8, seals: &[u8], data_out: &[u8]) -> Vec<u8> {
     let mut out = vec![cdb.len() as u8, first_lba, (seals.len() / 8) as u8, (data_out.len() / 32) as u8];
     out.extend_from_slice(cdb);
@@ -262,7 +262,7 @@ fn keyed_seeds() -> Vec<Vec<u8>> {
     (0..3).map(of_unit).collect()
 }
 
-/// Commands to a unit whose blocks have keys. What a flush acknowledged is authentic.
+/// Commands to a unit whose blocks have keys. Blocks that a flush acknowledged are authentic.
 fn keyed_commands(input: &[u8]) {
     let mut input = Input::new(input);
     let name = KEYED[usize::from(input.byte()) % KEYED.len()];

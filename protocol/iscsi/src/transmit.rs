@@ -46,7 +46,8 @@ impl PduTransmitter {
         self.data_digest = data;
     }
 
-    /// Leaves all data in their own pieces from now on: the arena is not wiped, and data may be keys.
+    /// Leaves all data in their own pieces from now on: the arena is not wiped, and data may be
+    /// keys.
     pub(crate) fn keep_data_apart(&mut self) {
         self.joins_data = false;
     }

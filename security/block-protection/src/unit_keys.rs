@@ -87,7 +87,8 @@ impl EpochKey {
 /// Keys of a unit in all epochs. Wiped when dropped.
 pub struct UnitKeys {
     unit: [u8; 16],
-    /// At least one, in ascending order. Has space for all: growth would leave keys in freed memory.
+    /// At least one, in ascending order. Has space for all: growth would leave keys in freed
+    /// memory.
     epochs: Vec<EpochKey>,
 }
 
