@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use sealstone_function_abi::layout::{self, COMPLETION_BYTES, SUBMISSION_BYTES, engine, host};
-use sealstone_function_abi::limits::{HEAP_BYTES, RING_SLOTS};
+use sealstone_function_abi::limits::{HEAP_BYTES, REQUEST_BYTES_MAX, RING_SLOTS};
 use sealstone_function_abi::{
     CallDescriptor, CompletionEntry, DescriptorError, EntryError, HeapRange, RequestBody, RingCompletion,
     SubmissionEntry,
@@ -500,13 +500,20 @@ impl HostRing {
     ) -> Result<usize, (usize, E)> {
         let mut bounce = self.take_bounce(range);
         let (length, start) = (range.length() as usize, Self::heap_offset(range));
+        // Functions store into the buffers of streams themselves. Engines copy into the transfer
+        // area past the caches, so flushing it would gain nothing.
+        let is_of_stream = range.offset() >= u64::from(REQUEST_BYTES_MAX);
         let mut done = 0;
         let outcome = loop {
             let part = bounce.len().min(length - done);
             if part == 0 {
                 break Ok(done);
             }
-            self.memory.engine_region.copy_out(start + done, &mut bounce[..part]);
+            if is_of_stream {
+                self.memory.engine_region.copy_out_once(start + done, &mut bounce[..part]);
+            } else {
+                self.memory.engine_region.copy_out(start + done, &mut bounce[..part]);
+            }
             match write(done as u64, &bounce[..part]) {
                 Ok(()) => done += part,
                 Err(error) => break Err((done, error)),
