@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sealstone_tests::{CommandResult, Daemon, Initiator, Signal, System, text};
@@ -166,6 +167,52 @@ fn killed_client_loses_nothing_that_was_flushed() {
     assert_eq!(client.read(0, 20 * 4096), pattern(20));
     drop(client);
     assert_eq!(attach.end(Signal::Terminate), 0);
+}
+
+/// The device dies while several programs write, and then the client dies without a flush.
+#[test]
+fn acknowledged_writes_survive_kills_of_device() {
+    const BLOCKS: u64 = 16;
+    let mut disk = ProtectedDisk::new();
+    let (mut attach, first) = disk.attach(None);
+    let others = [NbdClient::connect(&disk.socket()), NbdClient::connect(&disk.socket())];
+    let has_ended = AtomicBool::new(false);
+    let content = |writer: u64, version: u64| vec![(version * 3 + writer) as u8 | 1; 4096];
+    let place = |writer: u64, at: u64| (writer * BLOCKS + at) * 4096;
+    let written: Vec<u64> = std::thread::scope(|scope| {
+        let start = |(writer, mut client): (u64, NbdClient)| {
+            let has_ended = &has_ended;
+            scope.spawn(move || {
+                let mut version = 0;
+                while version < BLOCKS || !has_ended.load(Ordering::Relaxed) {
+                    client.write(place(writer, version % BLOCKS), &content(writer, version));
+                    version += 1;
+                }
+                version
+            })
+        };
+        let writers: Vec<_> = (0..).zip([first].into_iter().chain(others)).map(start).collect();
+        for _ in 0..5 {
+            std::thread::sleep(Duration::from_millis(400));
+            let _ = disk.system.end_osd(0, Signal::Kill);
+            disk.system.start_osd(0);
+        }
+        has_ended.store(true, Ordering::Relaxed);
+        writers.into_iter().map(|writer| writer.join().expect("all writes succeed")).collect()
+    });
+    let _ = attach.end(Signal::Kill);
+    std::fs::remove_file(disk.socket()).expect("the socket is left");
+    let (mut attach, mut client) = disk.attach(None);
+    for (writer, versions) in (0..).zip(written) {
+        for version in versions - BLOCKS..versions {
+            let found = client.read(place(writer, version % BLOCKS), 4096);
+            assert!(found == content(writer, version), "writer {writer}, version {version}: {}", found[0]);
+        }
+    }
+    assert_eq!(client.flush(), 0);
+    drop(client);
+    assert_eq!(attach.end(Signal::Terminate), 0);
+    assert_eq!(disk.status()["failures"], 0);
 }
 
 #[test]
