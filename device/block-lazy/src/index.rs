@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::config::WriterId;
 use crate::layout::VersionNumber;
+use crate::version_log::RecordPlace;
 
 /// Location of a version, and the time of its write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +15,13 @@ pub(crate) struct VersionEntry {
     pub(crate) offset: u64,
     pub(crate) since_ms: u64,
     pub(crate) writer: Option<WriterId>,
+}
+
+impl VersionEntry {
+    /// Returns the location of the record.
+    pub(crate) const fn place(&self) -> RecordPlace {
+        RecordPlace { segment: self.segment, offset: self.offset }
+    }
 }
 
 /// All unverified versions of a unit.

@@ -252,7 +252,23 @@ impl VersionLog {
         self.open_record(lba, version, place, &record[..read])
     }
 
-    /// As [`Self::read`], for records that are read one after the other. The following records are
+    /// Returns for each location the number of records, from it on, that follow each other in the
+    /// log and in the list.
+    pub(crate) fn run_lengths(&self, places: &[Option<RecordPlace>]) -> Vec<u64> {
+        let mut runs = vec![1; places.len()];
+        for at in (1..places.len()).rev() {
+            let follows = |place: &RecordPlace| {
+                let offset = place.offset + self.record_len();
+                places[at] == Some(RecordPlace { offset, ..*place })
+            };
+            if places[at - 1].as_ref().is_some_and(follows) {
+                runs[at - 1] = runs[at] + 1;
+            }
+        }
+        runs
+    }
+
+    /// As [`Self::read`], for the first one of several records that follow each other. They are
     /// read in the same operation.
     pub(crate) fn read_ahead(
         &mut self,
@@ -260,11 +276,13 @@ impl VersionLog {
         lba: u64,
         version: VersionNumber,
         place: RecordPlace,
+        records: u64,
     ) -> Result<(BlockSeal, Vec<u8>), LazyError> {
         let record_len = usize::try_from(self.record_len()).unwrap_or(0);
         if self.ahead.record(place, record_len).is_none() {
             let length = self.segments.get(&place.segment).copied().unwrap_or(0);
-            let count = length.saturating_sub(place.offset).min(READ_AHEAD.max(self.record_len()));
+            let wanted = records.saturating_mul(self.record_len()).min(READ_AHEAD.max(self.record_len()));
+            let count = length.saturating_sub(place.offset).min(wanted);
             let mut ahead = core::mem::take(&mut self.ahead);
             ahead.bytes.resize(usize::try_from(count).unwrap_or(0), 0);
             let segment = layout::segment(self.lun, place.segment);
@@ -334,5 +352,61 @@ impl VersionLog {
     /// Returns the bytes of all segments.
     pub(crate) fn used(&self) -> u64 {
         self.segments.values().sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sealstone_block_protection::{BlockKeys, Generation, MAC_LEN};
+    use sealstone_store::MemoryStore;
+
+    use super::*;
+
+    const SCHEME: KeyScheme = KeyScheme::Generation;
+    const BLOCK: usize = 512;
+
+    fn log() -> VersionLog {
+        VersionLog {
+            lun: 1,
+            scheme: SCHEME,
+            block: BLOCK,
+            blocks: 64,
+            seal: None,
+            random: std::sync::Arc::new(|_: &mut [u8]| {}),
+            segment_bytes: SEGMENT_MAX,
+            segments: BTreeMap::new(),
+            ahead: RecordReadAhead::default(),
+        }
+    }
+
+    #[test]
+    fn reads_take_no_more_than_run() {
+        let (store, mut log) = (MemoryStore::new(64 << 20), log());
+        let data: Vec<Vec<u8>> = (0..8).map(|at| vec![at; BLOCK]).collect();
+        let versions = (1..).zip(&data).map(|(number, data)| NewVersion {
+            lba: number,
+            version: VersionNumber::new(number).unwrap(),
+            seal: BlockSeal {
+                keys: BlockKeys::of_generation(Generation::new(1, 1)),
+                mac: [number as u8; MAC_LEN],
+            },
+            data,
+        });
+        let versions: Vec<_> = versions.collect();
+        let places = log.append(&store, &versions).unwrap();
+        let some = |at: usize| Some(places[at]);
+        // Blocks 1 to 3 follow each other, then one that is not in the log, a gap, and two more.
+        let list = [some(0), some(1), some(2), None, some(5), some(3), some(4)];
+        let runs = log.run_lengths(&list);
+        assert_eq!(runs, [3, 2, 1, 1, 1, 2, 1]);
+        let mut read = 0;
+        for (place, run) in list.iter().zip(runs).filter_map(|(place, run)| Some(((*place)?, run))) {
+            let at = places.iter().position(|known| *known == place).unwrap();
+            let is_kept = log.ahead.record(place, log.record_len() as usize).is_some();
+            let found = log.read_ahead(&store, versions[at].lba, versions[at].version, place, run);
+            assert_eq!(found.unwrap().1, data[at]);
+            read += if is_kept { 0 } else { log.ahead.bytes.len() as u64 };
+        }
+        assert_eq!(read, 6 * log.record_len(), "each record once");
     }
 }

@@ -595,10 +595,12 @@ impl LazyVolume {
         lbas.sort_unstable();
         for batch in lbas.chunks(COLLECT_BATCH) {
             let mut collected = Vec::with_capacity(batch.len());
-            for lba in batch {
+            let places = batch.iter().map(|lba| state.index.versions(*lba).last().map(VersionEntry::place));
+            let runs = state.log.run_lengths(&places.collect::<Vec<_>>());
+            for (lba, run) in batch.iter().zip(runs) {
                 let versions = state.index.versions(*lba).to_vec();
                 let Some(newest) = versions.last() else { continue };
-                match self.verify_versions(state, *lba, newest.version, &versions) {
+                match self.verify_versions(state, *lba, newest.version, &versions, run) {
                     Err(error) if error.is_local_damage() => {
                         state.damage.add_unverifiable(*lba);
                         damaged.get_or_insert(error);
@@ -642,17 +644,19 @@ impl LazyVolume {
         lba: u64,
         newest: VersionNumber,
         versions: &[VersionEntry],
+        run: u64,
     ) -> Result<CollectedBlock, LazyError> {
         let mut slot = state.pages.slot(&*self.store, lba)?;
         let floor = slot.version;
         slot.version = newest.max(floor);
         let mut block = CollectedBlock { lba, data: None, slot, rejected: Vec::new() };
-        for entry in versions.iter().rev().take_while(|entry| entry.version > floor) {
-            let VersionEntry { version, segment, offset, writer, .. } = *entry;
+        let entries = versions.iter().rev().take_while(|entry| entry.version > floor);
+        // The run is that of the newest version.
+        for (entry, run) in entries.zip(std::iter::once(run).chain(std::iter::repeat(1))) {
+            let VersionEntry { version, writer, .. } = *entry;
             // A damaged record cannot be authentic; the store reports damage of the medium itself.
             // Keys that cannot be opened are no such proof: the secret may be a wrong one.
-            let place = RecordPlace { segment, offset };
-            let found = match state.log.read_ahead(&*self.store, lba, version, place) {
+            let found = match state.log.read_ahead(&*self.store, lba, version, entry.place(), run) {
                 Err(LazyError::LogDamaged { .. }) => None,
                 other => Some(other?),
             };
