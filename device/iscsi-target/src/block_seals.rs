@@ -48,6 +48,17 @@ struct WaitingSeals {
 }
 
 impl TaskSeals {
+    /// Makes space for further bytes. Keys are moved to a new buffer and the old one is wiped,
+    /// which growth of a vector would not do.
+    fn reserve(&mut self, further: usize) {
+        let needed = self.bytes.len() + further;
+        if needed > self.bytes.capacity() {
+            let mut larger = Zeroizing::new(Vec::with_capacity(needed.max(2 * self.bytes.capacity())));
+            larger.extend_from_slice(&self.bytes);
+            self.bytes = larger;
+        }
+    }
+
     /// Returns the blocks, and one more for the task.
     const fn count(&self) -> usize {
         self.blocks + 1
@@ -141,6 +152,7 @@ impl TargetPduBlocks {
         }
         waiting.count = count;
         task.blocks += seals.list.keys.len();
+        task.reserve(seals.list.keys.len() * self.form.scheme.seal_len());
         for (at, keys) in seals.list.keys.iter().enumerate() {
             let mac = seals.macs.get(at).copied().unwrap_or([0; MAC_LEN]);
             BlockSeal { keys: keys.clone(), mac }.append_to(self.form.scheme, &mut task.bytes);

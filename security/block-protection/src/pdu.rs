@@ -15,7 +15,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use zeroize::Zeroize as _;
+use zeroize::{Zeroize as _, Zeroizing};
 
 use crate::cipher::{MAC_LEN, MacTag};
 use crate::header::{BHS_LEN, HeaderError, HeaderOpener, HeaderSealer, OpeningHeader};
@@ -101,7 +101,8 @@ enum ReceivingStage {
 /// A data segment of which a part was received.
 struct ReceivingData {
     bhs: PduHeader,
-    ahs: Vec<u8>,
+    /// Has the keys of blocks, without encryption.
+    ahs: Zeroizing<Vec<u8>>,
     list: Option<BlockKeyList>,
     counter: u64,
     /// Bytes of the segment on the wire, without padding, and of all that follows the header.
@@ -348,7 +349,7 @@ impl PduProtection {
                 let mac_len = if has_header_mac { MAC_LEN } else { 0 };
                 let Some(part) = take(rest, length + mac_len) else { return Ok(false) };
                 let (ahs, mac) = part.split_at(length);
-                let mut ahs = ahs.to_vec();
+                let mut ahs = Zeroizing::new(ahs.to_vec());
                 let mac: Option<&MacTag> = mac.first_chunk();
                 let stage = core::mem::replace(&mut self.stage, ReceivingStage::Bhs);
                 let ReceivingStage::Ahs(header) = stage else { return Err(PduError::Failed) };
@@ -377,7 +378,7 @@ impl PduProtection {
     fn begin_data(
         &self,
         bhs: PduHeader,
-        ahs: Vec<u8>,
+        ahs: Zeroizing<Vec<u8>>,
         list: Option<BlockKeyList>,
         counter: u64,
     ) -> ReceivingData {
