@@ -27,7 +27,8 @@ impl ProtectedDisk {
     fn on(system: System) -> Self {
         let disk = Self { system };
         let data = disk.device();
-        let create = ["block", "create", "vault", "--data", text(&data), "--size", "8M", "--protect", "e2e"];
+        // End-to-end protection is the default of --protect.
+        let create = ["block", "create", "vault", "--data", text(&data), "--size", "8M", "--protect"];
         disk.system.run(&create).ok().says(&["data are lost"]);
         disk
     }

@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 use sealstone_block_disks::UnitProtectionChoice;
 use sealstone_block_protection::ProtectedBlock;
 use sealstone_channel::Pin;
+use sealstone_device_server::END_TO_END;
 use sealstone_units::parse_size;
 
 #[derive(Debug, Subcommand)]
@@ -17,7 +18,8 @@ Examples:
   sealstone block create safe --data /srv/osd1 --size 20G --block-size 4096 --protect lazy
   sealstone block create old1 --data /srv/osd1 --size 20G --protect paper:S2-1u
   sealstone block create old --data /srv/osd1 --size 1T --block-size 4096 --lun 7 --thick
-  sealstone block create vm2 --data /srv/osd1 --size 20G --protect e2e
+  sealstone block create vm2 --data /srv/osd1 --size 20G --protect
+  sealstone block create vm3 --data /srv/osd1 --size 20G --protect e2e
 A unit is a plain disk: every initiator that can log in to the target can read and write it. It is exported beyond loopback
 only if the device requires CHAP, has a list of initiators, or runs with --insecure-block.")]
     Create {
@@ -45,13 +47,20 @@ only if the device requires CHAP, has a list of initiators, or runs with --insec
         /// cache.
         #[arg(long)]
         write_through: bool,
-        /// none; e2e: the device can neither read nor change data. e2e needs a running device and a
-        /// session with the metadata server. Or the least protection of sessions, which needs CHAP
-        /// or TLS: lazy (clients encrypt, the device verifies within a second), or a level of the
-        /// paper: paper:S1-1u (MAC), paper:S2-1u (encryption and MAC), paper:S1-2 (lazy MAC),
-        /// paper:S2-3 (lazy decryption), paper:S2-5 (both). At the last three, blocks are stored
-        /// with keys of their writers.
-        #[arg(long, default_value = "none", value_parser = UnitProtectionChoice::parse, value_name = "LEVEL")]
+        /// none; e2e: the device can neither read nor change data; without a LEVEL, e2e. It needs a
+        /// running device and a session with the metadata server. Or the least protection of
+        /// sessions, which needs CHAP or TLS: lazy (clients encrypt, the device verifies within a
+        /// second), or a level of the paper: paper:S1-1u (MAC), paper:S2-1u (encryption and MAC),
+        /// paper:S1-2 (lazy MAC), paper:S2-3 (lazy decryption), paper:S2-5 (both). At the last
+        /// three, blocks are stored with keys of their writers.
+        #[arg(
+            long,
+            default_value = "none",
+            default_missing_value = END_TO_END,
+            num_args = 0..=1,
+            value_parser = UnitProtectionChoice::parse,
+            value_name = "LEVEL"
+        )]
         protect: UnitProtectionChoice,
         /// Use the paper's own profile of a level with keys of blocks, to reproduce the paper.
         /// Insecure: lost writes are not detected.
