@@ -7,6 +7,7 @@
 //! are removed by [`remove_local_temporaries`] and [`remove_stored_temporaries`].
 //! Truth: docs/how-to/transfers.md.
 
+mod attributes;
 mod destination;
 mod excluded;
 mod get;
@@ -22,6 +23,9 @@ mod stored_path;
 mod tree;
 mod walk;
 
+pub use attributes::{
+    LongLine, align_lines, device_number, entry_json, entry_name, long_line, set_target, stat_json, utc_ns,
+};
 pub use get::{get, write_whole};
 pub use listing::{ListEntry, kind_name, list_readable};
 pub use local::remove_temporaries as remove_local_temporaries;

@@ -1,9 +1,13 @@
-//! Sizes, times and modes as text, as commands print and read them.
+//! Sizes, times, modes and tables as text, as commands print and read them.
 //!
 //! Does: formats and parses, without a clock or a locale.
 //! Truth: docs/reference/cli.md.
 
+mod table;
+
 use sealstone_mds_protocol::FileKind;
+
+pub use table::{columns, wrap};
 
 /// Maximum number of digits after the point of a size.
 const FRACTION_DIGITS_MAX: usize = 9;

@@ -1,5 +1,6 @@
 //! `sealstone osd approve`: an administrator lets a device that an operator added hold files.
 
+use sealstone_administration::{required_device, state_name};
 use sealstone_channel::Pin;
 use sealstone_client::{Device, Metadata};
 use sealstone_cluster::wait_until_joined;
@@ -9,7 +10,6 @@ use sealstone_mds_protocol::{DeviceState, Request, Response};
 use serde_json::{Value, json};
 
 use crate::cli::GlobalArgs;
-use crate::command::keys;
 use crate::command::session::client;
 use crate::output::Output;
 
@@ -21,9 +21,7 @@ pub(crate) async fn run(
     (show, wait_s): (bool, u64),
 ) -> Outcome {
     let (client, _) = client(global)?;
-    let id = keys::device(&client, Some(name))
-        .await?
-        .ok_or_else(|| Failure::not_found("no such device").at(name))?;
+    let id = required_device(&client, name).await?;
     if show {
         let devices = client.device_list().await?;
         let device = devices.iter().find(|device| device.id == id);
@@ -50,7 +48,7 @@ fn system_id(device: &Device) -> String {
 
 fn value(device: &Device) -> Value {
     json!({
-        "device": device.id.0, "name": device.name.shown(), "state": keys::state_name(device.state),
+        "device": device.id.0, "name": device.name.shown(), "state": state_name(device.state),
         "url": device.url.as_str(), "system_id": system_id(device), "pin": pin(device),
     })
 }
@@ -60,7 +58,7 @@ fn text(device: &Device) -> String {
     format!(
         "{} ({}): {}\n  system id {}\n  certificate {pin}",
         device.name.shown(),
-        keys::state_name(device.state),
+        state_name(device.state),
         device.url.as_str(),
         system_id(device)
     )

@@ -8,7 +8,7 @@ use sealstone_failure::text::{ShownPath as _, human_bytes, with_paths};
 use sealstone_failure::{Failure, Outcome};
 
 use crate::cli::{GlobalArgs, Osd};
-use crate::command::osd_check;
+use crate::command::maintenance;
 use crate::config::{self, OsdOptions};
 use crate::output::Output;
 
@@ -59,13 +59,13 @@ pub(crate) fn command(global: &GlobalArgs, output: Output, command: Osd) -> Outc
             crate::command::block_on(crate::command::approve::run(global, output, &device, (show, wait)))
         }
         Osd::Drain(arguments) => {
-            crate::command::block_on(crate::command::drain::run(global, output, &arguments))
+            crate::command::block_on(maintenance::drain(global, output, &arguments))
         }
         Osd::Rebalance(arguments) => {
-            crate::command::block_on(crate::command::rebalance::run(global, output, &arguments))
+            crate::command::block_on(maintenance::rebalance(global, output, &arguments))
         }
         Osd::Status { data } => crate::command::osd_status::run(output, &data),
-        Osd::Check { data, repair } => osd_check::check(output, &data, repair),
+        Osd::Check { data, repair } => maintenance::check_device(output, &data, repair),
         Osd::Serve { data, config, options } => {
             let options = options.or(config::read(config.as_ref())?);
             super::run(serve(output, &data, &options))

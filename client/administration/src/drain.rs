@@ -1,76 +1,100 @@
-//! `sealstone osd drain`: moves all files away from a device, shows progress, and undoes it.
+//! Drains: all files move away from a device.
 
 use std::time::{Duration, Instant};
 
-use sealstone_client::{Client, Device, DeviceId, DrainState, Metadata};
+use sealstone_client::{Client, Device, DrainState, Metadata};
 use sealstone_failure::text::human_bytes;
 use sealstone_failure::{Failure, Outcome};
 use sealstone_mds_protocol::{DeviceState, Request, Response};
 use sealstone_units::utc;
 use serde_json::{Value, json};
 
-use crate::cli::GlobalArgs;
-use crate::cli::drain::DrainArgs;
-use crate::command::keys;
-use crate::command::session::client;
-use crate::output::Output;
+use crate::devices::{fetch_device, required_device, state_name};
+use crate::observer::{OperationObserver, OperationUnit, WaitLimit};
 
 /// Interval between two polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Runs the command.
-pub(crate) async fn run(global: &GlobalArgs, output: Output, arguments: &DrainArgs) -> Outcome {
-    let (client, _) = client(global)?;
-    let name = arguments.device.as_str();
-    let id = keys::device(&client, Some(name))
-        .await?
-        .ok_or_else(|| Failure::not_found("no such device").at(name))?;
-    if arguments.show {
-        let device = fetch_device(&client, id).await?;
-        return output.result(&device_json(&device), || text(&device));
-    }
-    let request = if arguments.undo {
-        Request::DeviceSetState { id, state: DeviceState::Active }
-    } else {
-        Request::DeviceDrain { id, rate: arguments.rate }
+/// What to do with the drain of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DrainAction {
+    /// Start it, with at most so many bytes per second, and wait for its end.
+    Start {
+        /// Bytes per second; 0: unlimited.
+        rate: u64,
+        /// How long to wait.
+        wait: WaitLimit,
+    },
+    /// Let the device have files again.
+    Undo,
+    /// Show its progress.
+    Show,
+}
+
+/// A device, and the progress of its drain.
+#[derive(Clone, Debug)]
+pub struct DrainReport(Device);
+
+/// Starts, ends or shows the drain of a device.
+///
+/// # Errors
+/// There is no such device, the server refuses, or the drain did not end in time.
+pub async fn drain(
+    client: &Client,
+    name: &str,
+    action: DrainAction,
+    observer: &dyn OperationObserver,
+) -> Outcome<DrainReport> {
+    let id = required_device(client, name).await?;
+    let (request, wait) = match action {
+        DrainAction::Show => return fetch_device(client, id).await.map(DrainReport),
+        DrainAction::Undo => {
+            (Request::DeviceSetState { id, state: DeviceState::Active }, WaitLimit::None)
+        }
+        DrainAction::Start { rate, wait } => (Request::DeviceDrain { id, rate }, wait),
     };
     let mut device =
         match client.metadata().call(request).await.map_err(|error| Failure::from(error).at(name))? {
             Response::Device { device } => device,
             _ => return Err(Failure::unexpected_response()),
         };
-    if arguments.undo || arguments.no_wait {
-        return output.result(&device_json(&device), || text(&device));
+    if wait == WaitLimit::None {
+        return Ok(DrainReport(device));
     }
-    let bar = output.progress(Some(1), name);
+    observer.begin(OperationUnit::Bytes, 1, name);
     let begun = Instant::now();
     while is_under_way(&device) {
-        if arguments.wait.is_some_and(|seconds| begun.elapsed() > Duration::from_secs(seconds)) {
-            bar.finish_and_clear();
+        if wait.is_over(begun) {
+            observer.end();
             return Err(Failure::operation(format!("timed out: {}", left(&device))).at(name).hint(
                 "the metadata server continues; `sealstone osd drain NAME --show` shows the progress",
             ));
         }
         if let Some(drain) = &device.drain {
-            bar.set_length(drain.moved_bytes.saturating_add(drain.left_bytes));
-            bar.set_position(drain.moved_bytes);
+            observer.progress(drain.moved_bytes, drain.moved_bytes.saturating_add(drain.left_bytes));
         }
         tokio::time::sleep(POLL_INTERVAL).await;
-        device = fetch_device(&client, id).await?;
+        device = fetch_device(client, id).await?;
     }
-    bar.finish_and_clear();
+    observer.end();
     if device.drain.is_none() {
         return Err(Failure::operation("the drain was undone by another command").at(name));
     }
-    output.result(&device_json(&device), || text(&device))
+    Ok(DrainReport(device))
 }
 
-async fn fetch_device(client: &Client, id: DeviceId) -> Outcome<Device> {
-    let devices = client.device_list().await?;
-    devices
-        .into_iter()
-        .find(|device| device.id == id)
-        .ok_or_else(|| Failure::not_found("the device was removed"))
+impl DrainReport {
+    /// Returns the report as `--json` prints it.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        device_json(&self.0)
+    }
+
+    /// Returns the report as text.
+    #[must_use]
+    pub fn text(&self) -> String {
+        text(&self.0)
+    }
 }
 
 fn is_under_way(device: &Device) -> bool {
@@ -90,7 +114,7 @@ pub(crate) fn device_json(device: &Device) -> Value {
     });
     json!({
         "device": device.id.0, "name": device.name.shown(),
-        "state": keys::state_name(device.state), "drain": drain,
+        "state": state_name(device.state), "drain": drain,
     })
 }
 
@@ -120,7 +144,7 @@ fn text(device: &Device) -> String {
         None if device.state == DeviceState::Draining => {
             format!("{name}: takes no new files; no files are moved")
         }
-        None => format!("{name}: not drained, {}", keys::state_name(device.state)),
+        None => format!("{name}: not drained, {}", state_name(device.state)),
         Some(drain) => match drain.done_ms {
             Some(done_ms) => format!("{name}: empty since {}, {}", utc(done_ms), moved(drain)),
             None => format!("{name}: since {} {}, {}", utc(drain.began_ms), moved(drain), left(device)),

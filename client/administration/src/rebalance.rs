@@ -1,4 +1,4 @@
-//! `sealstone osd rebalance`: makes devices equally full, shows progress, and stops it.
+//! Rebalances: devices become equally full.
 
 use std::time::{Duration, Instant};
 
@@ -9,45 +9,81 @@ use sealstone_mds_protocol::{Request, Response};
 use sealstone_units::utc;
 use serde_json::{Value, json};
 
-use crate::cli::GlobalArgs;
-use crate::cli::rebalance::RebalanceArgs;
-use crate::command::session::client;
-use crate::output::Output;
+use crate::observer::{OperationObserver, OperationUnit, WaitLimit};
 
 /// Interval between two polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Runs the command.
-pub(crate) async fn run(global: &GlobalArgs, output: Output, arguments: &RebalanceArgs) -> Outcome {
-    let (client, _) = client(global)?;
-    let request = match (arguments.show, arguments.stop) {
-        (true, _) => Request::RebalanceShow {},
-        (_, true) => Request::RebalanceStop {},
-        _ => Request::Rebalance { rate: arguments.rate },
-    };
-    let mut state = request_state(&client, request).await?;
-    if arguments.show || arguments.stop || arguments.no_wait {
-        return output.result(&state_json(state.as_ref()), || text(state.as_ref()));
+/// What to do with the rebalance of the devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RebalanceAction {
+    /// Start it, with at most so many bytes per second, and wait for its end.
+    Start {
+        /// Bytes per second; 0: unlimited.
+        rate: u64,
+        /// How long to wait.
+        wait: WaitLimit,
+    },
+    /// Stop it.
+    Stop,
+    /// Show its progress.
+    Show,
+}
+
+/// The last rebalance, if there was one.
+#[derive(Clone, Debug)]
+pub struct RebalanceReport(Option<RebalanceState>);
+
+impl RebalanceReport {
+    /// Returns the report as `--json` prints it.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        state_json(self.0.as_ref())
     }
-    let bar = output.progress(Some(1), "devices");
+
+    /// Returns the report as text.
+    #[must_use]
+    pub fn text(&self) -> String {
+        text(self.0.as_ref())
+    }
+}
+
+/// Starts, stops or shows the rebalance of the devices.
+///
+/// # Errors
+/// The server refuses, or the rebalance did not end in time.
+pub async fn rebalance(
+    client: &Client,
+    action: RebalanceAction,
+    observer: &dyn OperationObserver,
+) -> Outcome<RebalanceReport> {
+    let (request, wait) = match action {
+        RebalanceAction::Show => (Request::RebalanceShow {}, WaitLimit::None),
+        RebalanceAction::Stop => (Request::RebalanceStop {}, WaitLimit::None),
+        RebalanceAction::Start { rate, wait } => (Request::Rebalance { rate }, wait),
+    };
+    let mut state = request_state(client, request).await?;
+    if wait == WaitLimit::None {
+        return Ok(RebalanceReport(state));
+    }
+    observer.begin(OperationUnit::Bytes, 1, "devices");
     let begun = Instant::now();
     while let Some(now) = state.as_ref().filter(|state| state.done_ms.is_none()) {
-        if arguments.wait.is_some_and(|seconds| begun.elapsed() > Duration::from_secs(seconds)) {
-            bar.finish_and_clear();
+        if wait.is_over(begun) {
+            observer.end();
             let message = format!("timed out: at least {} remain to be moved", human_bytes(now.left_bytes));
             let hint = "the metadata server continues; `sealstone osd rebalance --show` shows the progress";
             return Err(Failure::operation(message).hint(hint));
         }
-        bar.set_length(now.moved_bytes.saturating_add(now.left_bytes));
-        bar.set_position(now.moved_bytes);
+        observer.progress(now.moved_bytes, now.moved_bytes.saturating_add(now.left_bytes));
         tokio::time::sleep(POLL_INTERVAL).await;
-        state = request_state(&client, Request::RebalanceShow {}).await?;
+        state = request_state(client, Request::RebalanceShow {}).await?;
     }
-    bar.finish_and_clear();
+    observer.end();
     if state.as_ref().is_some_and(|state| state.stopped) {
         return Err(Failure::operation("the rebalance was stopped by another command"));
     }
-    output.result(&state_json(state.as_ref()), || text(state.as_ref()))
+    Ok(RebalanceReport(state))
 }
 
 async fn request_state(client: &Client, request: Request) -> Outcome<Option<RebalanceState>> {

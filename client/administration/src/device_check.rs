@@ -1,4 +1,4 @@
-//! `sealstone osd check`: verifies all checksums of a stopped device.
+//! Checks of stopped devices: all checksums.
 
 use std::path::Path;
 
@@ -10,14 +10,15 @@ use sealstone_osd::ObjectType;
 use sealstone_osd_device::inspect::{DamagedObject, Inspection, inspect};
 use sealstone_store::{DamageKind, ObjectStore as _, StoreError, StoreFault};
 use serde::Serialize;
+use serde_json::{Value, json};
 
-use crate::output::Output;
+use crate::observer::{OperationObserver, OperationUnit};
 
 /// Maximum number of damaged objects that the text lists.
 const LINES_MAX: usize = 1000;
 
 /// A damaged byte range, as `--json` prints it.
-#[derive(Serialize)]
+#[derive(Debug, Serialize)]
 struct DamagedPiece {
     what: &'static str,
     offset: u64,
@@ -25,15 +26,32 @@ struct DamagedPiece {
 }
 
 /// A damaged object, as `--json` prints it.
-#[derive(Serialize)]
+#[derive(Debug, Serialize)]
 struct DamagedObjectReport {
     object: String,
     kind: &'static str,
     pieces: Vec<DamagedPiece>,
 }
 
-/// Runs the check.
-pub(crate) fn check(output: Output, data: &Path, repair: bool) -> Outcome {
+/// Result of the check of a stopped device.
+#[derive(Debug)]
+pub struct DeviceCheckReport {
+    name: String,
+    seen: Inspection,
+    objects: Vec<DamagedObjectReport>,
+    faults: Vec<String>,
+}
+
+/// Verifies all checksums of the stopped device in a folder. With `repair` the device records the
+/// damage.
+///
+/// # Errors
+/// The device runs, or its store cannot be opened or changed. Damage is no error.
+pub fn check_device(
+    data: &Path,
+    repair: bool,
+    observer: &dyn OperationObserver,
+) -> Outcome<DeviceCheckReport> {
     let (folder, store) = open_stopped(data)?;
     if repair && store.is_poisoned() {
         let faults: Vec<String> = store.health().faults.iter().map(ToString::to_string).collect();
@@ -41,26 +59,48 @@ pub(crate) fn check(output: Output, data: &Path, repair: bool) -> Outcome {
             .at(data.shown())
             .hint("run it without --repair to see what can be read"));
     }
-    let bar = output.progress(Some(store.space().used), &folder.identity.name);
+    let name = folder.identity.name.clone();
+    observer.begin(OperationUnit::Bytes, store.space().used, &name);
     let seen = inspect(&store, repair.then(now_ms), |so_far| {
         // Blocks that several objects share are read once per object.
-        bar.set_length(so_far.bytes_total.max(so_far.bytes));
-        bar.set_position(so_far.bytes);
+        observer.progress(so_far.bytes, so_far.bytes_total.max(so_far.bytes));
     });
-    bar.finish_and_clear();
+    observer.end();
     let seen = seen.map_err(|error: StoreError| Failure::operation(chain(&error)).at(data.shown()))?;
-    let objects: Vec<DamagedObjectReport> = seen.findings.iter().map(damaged_object).collect();
-    let faults: Vec<String> = seen.faults.iter().map(ToString::to_string).collect();
-    let damaged = seen.findings.len() as u64;
-    let value = serde_json::json!({
-        "device": folder.identity.name, "objects": seen.objects, "bytes": seen.bytes, "damaged": damaged,
-        "more": seen.more, "read_only": seen.read_only, "faults": faults, "noted": seen.noted, "findings": objects,
-    });
-    output.result(&value, || text(&folder.identity.name, &seen, &objects, &faults))?;
-    // Reported, but harmless.
-    let harmless =
-        |fault: &StoreFault| matches!(fault, StoreFault::UnknownFile { .. } | StoreFault::Superblock);
-    verdict(&folder.identity.name, damaged, seen.faults.iter().find(|fault| !harmless(fault)))
+    let objects = seen.findings.iter().map(damaged_object).collect();
+    let faults = seen.faults.iter().map(ToString::to_string).collect();
+    Ok(DeviceCheckReport { name, seen, objects, faults })
+}
+
+impl DeviceCheckReport {
+    /// Returns the report as `--json` prints it.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        let seen = &self.seen;
+        json!({
+            "device": self.name, "objects": seen.objects, "bytes": seen.bytes,
+            "damaged": self.objects.len() as u64, "more": seen.more, "read_only": seen.read_only,
+            "faults": self.faults, "noted": seen.noted, "findings": self.objects,
+        })
+    }
+
+    /// Returns the report as text.
+    #[must_use]
+    pub fn text(&self) -> String {
+        text(&self.name, &self.seen, &self.objects, &self.faults)
+    }
+
+    /// Returns the outcome.
+    ///
+    /// # Errors
+    /// An object or the store is damaged.
+    pub fn outcome(&self) -> Outcome {
+        // Reported, but harmless.
+        let harmless =
+            |fault: &StoreFault| matches!(fault, StoreFault::UnknownFile { .. } | StoreFault::Superblock);
+        let fault = self.seen.faults.iter().find(|fault| !harmless(fault));
+        verdict(&self.name, self.objects.len() as u64, fault)
+    }
 }
 
 fn damaged_object(finding: &DamagedObject) -> DamagedObjectReport {

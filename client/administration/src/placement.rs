@@ -1,5 +1,4 @@
-//! Placement of a file for `sealstone stat`: its objects, their devices, and the reason of the
-//! choice.
+//! Placement of a file: its objects, their devices, and the reason of the choice.
 
 use sealstone_client::{Client, Device, FilePath, Layout, PlacementRecord, WidthBound};
 use sealstone_failure::text::human_bytes;
@@ -7,24 +6,29 @@ use sealstone_failure::{Failure, Outcome};
 use sealstone_units::utc;
 use serde_json::{Value, json};
 
-use crate::command::keys::state_name;
+use crate::devices::state_name;
 
 /// Placement of a file, and the present state of all devices.
-pub(crate) struct Placement {
+#[derive(Clone, Debug)]
+pub struct PlacementReport {
     layout: Option<Layout>,
     placed: Option<PlacementRecord>,
     devices: Vec<Device>,
 }
 
-/// Requests the placement of a file.
-pub(crate) async fn of(client: &Client, path: &FilePath) -> Outcome<Placement> {
-    let (layout, placed) = client.placement(path).await.map_err(|error| Failure::from(error).at(path))?;
-    Ok(Placement { layout, placed, devices: client.device_list().await? })
-}
+impl PlacementReport {
+    /// Requests the placement of a file.
+    ///
+    /// # Errors
+    /// There is no such file, or the user may not read it.
+    pub async fn of_file(client: &Client, path: &FilePath) -> Outcome<Self> {
+        let (layout, placed) = client.placement(path).await.map_err(|error| Failure::from(error).at(path))?;
+        Ok(Self { layout, placed, devices: client.device_list().await? })
+    }
 
-impl Placement {
     /// Returns the placement as `--json` prints it: each object with its device, then and now.
-    pub(crate) fn json(&self) -> Value {
+    #[must_use]
+    pub fn json(&self) -> Value {
         let Some(layout) = &self.layout else { return Value::Null };
         let object = |(at, object): (usize, &sealstone_client::ObjectRef)| {
             let device = self.devices.iter().find(|device| device.id == object.device);
@@ -57,7 +61,8 @@ impl Placement {
     }
 
     /// Returns the placement as lines of text.
-    pub(crate) fn lines(&self, version: u64) -> Vec<String> {
+    #[must_use]
+    pub fn lines(&self, version: u64) -> Vec<String> {
         let Some(layout) = &self.layout else {
             return vec![format!("  layout  no objects, version {version}")];
         };

@@ -1,54 +1,84 @@
-//! `sealstone scrub`: starts, follows and stops scrubs of running devices, and shows the damage
-//! that they found.
+//! Scrubs of running devices, and the damage that they found.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use sealstone_device_server::{ControlRequest, ScrubAction, ScrubReport, UnreadObject, send_request};
+use sealstone_device_server::{ControlRequest, ScrubReport, UnreadObject, send_request};
 use sealstone_failure::text::ShownPath as _;
 use sealstone_failure::{Failure, Outcome};
 use sealstone_units::utc;
+use serde_json::{Value, json};
 
-use crate::cli::ScrubArgs;
-use crate::command::osd_check::{summary, verdict};
-use crate::output::Output;
+pub use sealstone_device_server::ScrubAction;
+
+use crate::device_check::{summary, verdict};
+use crate::observer::{OperationObserver, OperationUnit};
 
 /// Interval between two polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// File that every data folder of a device has.
 const DEVICE_FILE: &str = "device.toml";
 
-/// Runs the command.
-pub(crate) fn command(output: Output, arguments: &ScrubArgs) -> Outcome {
-    let folders = folders(&arguments.data, arguments.device.as_deref())?;
-    let action = match (arguments.show, arguments.stop) {
-        (true, _) => ScrubAction::Show,
-        (_, true) => ScrubAction::Stop,
-        _ => ScrubAction::Begin,
-    };
-    let mut all = Vec::new();
+/// The scrubs of some devices.
+#[derive(Debug)]
+pub struct ScrubResult {
+    reports: Vec<ScrubReport>,
+    is_awaited: bool,
+}
+
+/// Starts, stops or shows scrubs of the devices in a folder: that of a device, or of `sealstone up`.
+/// With an observer it waits for the end of scrubs that it starts.
+///
+/// # Errors
+/// There is no such device, or it does not run. Damage is no error.
+pub fn scrub(
+    data: &Path,
+    device: Option<&str>,
+    action: ScrubAction,
+    observer: Option<&dyn OperationObserver>,
+) -> Outcome<ScrubResult> {
+    let folders = folders(data, device)?;
+    let mut reports = Vec::new();
     // All devices start before the first one is waited for.
     for folder in &folders {
-        all.push(request(folder, action)?);
+        reports.push(request(folder, action)?);
     }
-    if action == ScrubAction::Begin && !arguments.no_wait {
-        for (report, folder) in all.iter_mut().zip(&folders) {
-            follow(output, folder, report)?;
+    let observer = observer.filter(|_| action == ScrubAction::Begin);
+    if let Some(observer) = observer {
+        for (report, folder) in reports.iter_mut().zip(&folders) {
+            follow(observer, folder, report)?;
         }
     }
-    output.result(&serde_json::json!({ "devices": all }), || {
-        all.iter().map(text).collect::<Vec<_>>().join("\n")
-    })?;
-    if action == ScrubAction::Begin && !arguments.no_wait {
-        let unfinished = all.iter().find(|report| report.ended_ms < report.began_ms);
-        if let Some(report) = unfinished {
+    Ok(ScrubResult { reports, is_awaited: observer.is_some() })
+}
+
+impl ScrubResult {
+    /// Returns the result as `--json` prints it.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        json!({ "devices": self.reports })
+    }
+
+    /// Returns the result as text.
+    #[must_use]
+    pub fn text(&self) -> String {
+        self.reports.iter().map(text).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Returns the outcome.
+    ///
+    /// # Errors
+    /// A device has damaged objects, or a scrub that was awaited was stopped.
+    pub fn outcome(&self) -> Outcome {
+        let unfinished = |report: &&ScrubReport| report.ended_ms < report.began_ms;
+        if let Some(report) = self.reports.iter().find(unfinished).filter(|_| self.is_awaited) {
             return Err(Failure::operation("the scrub was stopped")
                 .at(&report.device)
                 .hint("run `sealstone scrub` again"));
         }
+        self.reports.iter().try_for_each(|report| verdict(&report.device, report.damaged, None))
     }
-    all.iter().try_for_each(|report| verdict(&report.device, report.damaged, None))
 }
 
 /// Returns the folders of the selected devices.
@@ -87,16 +117,15 @@ fn request(folder: &Path, action: ScrubAction) -> Outcome<ScrubReport> {
 }
 
 /// Waits until the scrub ends.
-fn follow(output: Output, folder: &Path, report: &mut ScrubReport) -> Outcome {
-    let bar = output.progress(Some(report.bytes_total), &report.device);
+fn follow(observer: &dyn OperationObserver, folder: &Path, report: &mut ScrubReport) -> Outcome {
+    observer.begin(OperationUnit::Bytes, report.bytes_total, &report.device);
     while report.running {
         // Blocks that several objects share are read once per object.
-        bar.set_length(report.bytes_total.max(report.bytes));
-        bar.set_position(report.bytes);
+        observer.progress(report.bytes, report.bytes_total.max(report.bytes));
         std::thread::sleep(POLL_INTERVAL);
         *report = request(folder, ScrubAction::Show)?;
     }
-    bar.finish_and_clear();
+    observer.end();
     Ok(())
 }
 

@@ -1,0 +1,38 @@
+//! Operations of administrators and owners, and their reports as text and JSON.
+//!
+//! Does: drains and rebalances devices, checks metadata and devices, rotates keys, revokes and
+//! lists credentials, reads audit logs; waits for the end of an operation if the caller wants that.
+//! Does not: parse arguments, print, or take signals.
+//! Contract: an operation continues at the server when the caller stops waiting. The JSON of a
+//! report is that of docs/reference/json.md.
+
+mod audit;
+mod capacity;
+mod check;
+mod device_check;
+mod devices;
+mod drain;
+mod keys;
+mod observer;
+mod placement;
+mod quotas;
+mod rebalance;
+mod revocation;
+mod scrub;
+
+pub use audit::{IssueReport, audit};
+pub use capacity::CapacityReport;
+pub use check::{CheckReport, CountReport, check, count_again, last_check};
+pub use device_check::{DeviceCheckReport, check_device};
+pub use devices::{device_of_name, required_device, state_name};
+pub use drain::{DrainAction, DrainReport, drain};
+pub use keys::{KeyRotation, KeyRotationReport, KeysReport, list_keys, rotate_keys};
+pub use observer::{OperationObserver, OperationUnit, WaitLimit};
+pub use placement::PlacementReport;
+pub use quotas::{quota_json, quotas_text};
+pub use rebalance::{RebalanceAction, RebalanceReport, rebalance};
+pub use revocation::{
+    PartitionRevocation, RevocationList, RevocationReport, follow_revocation, list_revocations,
+    revoke_partition,
+};
+pub use scrub::{ScrubAction, ScrubResult, scrub};
