@@ -35,8 +35,8 @@ pub trait RunObserver: Send + Sync {
     fn end(&self);
     /// The run does something that the caller may not expect.
     fn remark(&self, text: &str);
-    /// The list of jobs has no record of a job.
-    fn not_recorded(&self, text: &str);
+    /// Something went wrong that does not fail the run.
+    fn warn(&self, text: &str);
     /// A part has failed. Returns the failure for the report, perhaps with a next step.
     fn part_failed(&self, failure: Failure) -> Failure;
     /// Receives the next bytes of the results.

@@ -389,7 +389,7 @@ impl<'a> FunctionRunState<'a> {
             self.observer.remark(&format!("started job {} on device {}", record.job, record.device_name));
         }
         if let Err(failure) = records.add(&[record]) {
-            self.observer.not_recorded(&format!("job {} is not recorded: {failure}", handle.job));
+            self.observer.warn(&format!("job {} is not recorded: {failure}", handle.job));
         }
     }
 

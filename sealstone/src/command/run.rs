@@ -26,13 +26,13 @@ use crate::command::transfer::until_signal;
 use crate::output::{Output, print_bytes};
 
 /// Shows the progress of a run, and prints its results.
-struct ShownRun {
+pub(super) struct ShownRun {
     output: Output,
     bar: Mutex<ProgressBar>,
 }
 
 impl ShownRun {
-    fn new(output: Output) -> Self {
+    pub(super) fn new(output: Output) -> Self {
         Self { output, bar: Mutex::new(ProgressBar::hidden()) }
     }
 
@@ -61,7 +61,7 @@ impl RunObserver for ShownRun {
         self.print(|| self.output.remark(text));
     }
 
-    fn not_recorded(&self, text: &str) {
+    fn warn(&self, text: &str) {
         self.print(|| self.output.complain(text));
     }
 

@@ -1,0 +1,65 @@
+//! Files of the shipped functions, which a program installs in the library.
+
+use std::path::PathBuf;
+
+use sealstone_device_server::installed_folders;
+use sealstone_failure::text::ShownPath as _;
+use sealstone_failure::{Failure, Outcome};
+use sealstone_osd::function::EngineType;
+
+/// Returns the folders of built functions that belong to this program.
+#[must_use]
+pub fn shipped_folders() -> Vec<PathBuf> {
+    let folders = installed_folders().into_iter().map(|folder| folder.join("functions"));
+    folders.filter(|folder| folder.is_dir()).collect()
+}
+
+/// Returns the names that a built function can have, the preferred one first. The engine of C
+/// functions starts them without a translation.
+fn file_names(function: &str, engine: Option<EngineType>) -> Vec<String> {
+    let shared = [format!("{function}.so"), format!("lib{function}.so")];
+    let module = format!("{function}.wasm");
+    match engine {
+        Some(EngineType::Wasm) => vec![module],
+        Some(_) => shared.to_vec(),
+        None => shared.into_iter().chain([module]).collect(),
+    }
+}
+
+/// Returns the file of a shipped function: a shared object, or a module for the engine.
+///
+/// # Errors
+/// No folder has it.
+pub fn find_shipped_file(
+    function: &str,
+    engine: Option<EngineType>,
+    folders: &[PathBuf],
+) -> Outcome<PathBuf> {
+    let names = file_names(function, engine);
+    let mut paths = folders.iter().flat_map(|folder| names.iter().map(move |name| folder.join(name)));
+    paths.find(|path| path.is_file()).ok_or_else(|| {
+        let shown: Vec<_> = folders.iter().map(|folder| folder.shown().to_string()).collect();
+        Failure::not_found(format!("no {} in {}", names.join(" or "), shown.join(" or ")))
+            .hint("`make engines` builds the functions, and --from names their folder")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shared_object_is_preferred_to_module() {
+        let folder = tempfile::tempdir().unwrap();
+        let folders = [folder.path().join("none"), folder.path().to_owned()];
+        let failure = find_shipped_file("grep", None, &folders).unwrap_err();
+        assert!(failure.message.contains("no grep.so or libgrep.so or grep.wasm in "), "{failure}");
+        for name in ["grep.wasm", "libgrep.so"] {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        let found = |engine| find_shipped_file("grep", engine, &folders).unwrap();
+        assert!(found(None).ends_with("libgrep.so"));
+        assert!(found(Some(EngineType::Wasm)).ends_with("grep.wasm"));
+        assert!(find_shipped_file("count", None, &folders).is_err());
+    }
+}
