@@ -15,7 +15,7 @@ use crate::observer::{OperationObserver, OperationUnit, WaitLimit};
 /// Interval between two polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// What to do with the drain of a device.
+/// A step in the drain of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DrainAction {
     /// Start it, with at most so many bytes per second, and wait for its end.
@@ -48,9 +48,7 @@ pub async fn drain(
     let id = required_device(client, name).await?;
     let (request, wait) = match action {
         DrainAction::Show => return fetch_device(client, id).await.map(DrainReport),
-        DrainAction::Undo => {
-            (Request::DeviceSetState { id, state: DeviceState::Active }, WaitLimit::None)
-        }
+        DrainAction::Undo => (Request::DeviceSetState { id, state: DeviceState::Active }, WaitLimit::None),
         DrainAction::Start { rate, wait } => (Request::DeviceDrain { id, rate }, wait),
     };
     let mut device =

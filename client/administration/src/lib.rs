@@ -6,12 +6,17 @@
 //! Contract: an operation continues at the server when the caller stops waiting. The JSON of a
 //! report is that of docs/reference/json.md.
 
+mod accounts;
+mod approval;
 mod audit;
+mod capability_files;
 mod capacity;
 mod check;
+mod clock_report;
 mod device_check;
 mod devices;
 mod drain;
+mod function_status;
 mod keys;
 mod observer;
 mod placement;
@@ -20,12 +25,17 @@ mod rebalance;
 mod revocation;
 mod scrub;
 
+pub use accounts::{groups_json, groups_text, users_json, users_text};
+pub use approval::{approval_json, approval_text};
 pub use audit::{IssueReport, audit};
+pub use capability_files::{capability_json, capability_rights, capability_text};
 pub use capacity::CapacityReport;
 pub use check::{CheckReport, CountReport, check, count_again, last_check};
+pub use clock_report::clock_text;
 pub use device_check::{DeviceCheckReport, check_device};
 pub use devices::{device_of_name, required_device, state_name};
 pub use drain::{DrainAction, DrainReport, drain};
+pub use function_status::{function_status, function_status_text};
 pub use keys::{KeyRotation, KeyRotationReport, KeysReport, list_keys, rotate_keys};
 pub use observer::{OperationObserver, OperationUnit, WaitLimit};
 pub use placement::PlacementReport;

@@ -14,7 +14,7 @@ use crate::observer::{OperationObserver, OperationUnit, WaitLimit};
 /// Interval between two polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// What to do with the rebalance of the devices.
+/// A step in the rebalance of the devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RebalanceAction {
     /// Start it, with at most so many bytes per second, and wait for its end.

@@ -27,8 +27,8 @@ pub struct ScrubResult {
     is_awaited: bool,
 }
 
-/// Starts, stops or shows scrubs of the devices in a folder: that of a device, or of `sealstone up`.
-/// With an observer it waits for the end of scrubs that it starts.
+/// Starts, stops or shows scrubs of the devices in a folder: that of a device, or of `sealstone
+/// up`. With an observer it waits for the end of scrubs that it starts.
 ///
 /// # Errors
 /// There is no such device, or it does not run. Damage is no error.

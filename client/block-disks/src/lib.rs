@@ -12,15 +12,19 @@
 mod attach;
 mod create;
 mod disk;
+mod disk_report;
 mod lease;
 mod mounted_file;
 mod record;
 mod rewrite;
 mod unit;
+mod unit_report;
 mod user_disks;
 
 pub use attach::{AttachOptions, ReadyPlace, ReadyUnit, UnitPlace, attach};
 pub use create::{create_protected_unit, create_unit};
+pub use disk_report::{disk_json, disk_line};
 pub use record::unit_header;
 pub use unit::{NO_PAPER_PROFILE, UnitAddress, UnitOptions, UnitProtectionChoice, connect_unit};
+pub use unit_report::{protection_text, unit_text, units_text};
 pub use user_disks::{DiskStatus, NewDisk, RotatedDisk, UserDisks};

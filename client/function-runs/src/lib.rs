@@ -1,7 +1,8 @@
 //! Runs of functions over stored files: jobs on devices, runs at the client, results.
 //!
-//! Does: stores functions, finds the files, starts the jobs, reduces the results of shipped functions to one for each
-//! file and a total, writes outputs, and runs functions in an engine of this machine.
+//! Does: stores functions, finds the files, starts the jobs, reduces the results of shipped
+//! functions to one for each file and a total, writes outputs, and runs functions in an engine of
+//! this machine.
 //! Does not: parse arguments, print, or take signals.
 //! Contract: a result reaches the observer or its file in the order of the files, and only if it is
 //! complete.
@@ -9,6 +10,7 @@
 
 mod call_plan;
 mod client_engine;
+mod engine_list;
 mod file_output;
 mod files;
 mod function_report;
@@ -19,6 +21,7 @@ mod local_engine;
 mod local_report;
 mod local_run;
 mod observer;
+mod policy_report;
 mod publication;
 mod receipt;
 mod reduction;
@@ -31,16 +34,16 @@ mod source;
 mod stored_object;
 
 pub use call_plan::{CallPlan, add_argument_file, is_reducible, parse_pair};
+pub use engine_list::EngineList;
 pub use files::InputFiles;
 pub use function_report::{function_json, function_line, function_text};
 pub use install::{find_shipped_file, shipped_folders};
-pub use jobs::{
-    JobList, failure_of_job, job_json, job_line, read_job_log, read_job_result, release_unused,
-};
+pub use jobs::{JobList, failure_of_job, job_json, job_line, read_job_log, read_job_result, release_unused};
 pub use library::{LIBRARY, at_function, failure_of_ended, is_in_library, json_name, library_path};
 pub use local_engine::{LocalCall, LocalEngine, LocalLimits, LocalRunEnd, READS, failure_of};
 pub use local_report::{local_run_json, local_run_line, open_local_object};
 pub use observer::{ResultDestination, RunObserver};
+pub use policy_report::{policy_json, policy_text};
 pub use publication::{copy_to_devices, publish_function};
 pub use receipt::{ReceiptReport, read_receipt, verify_receipt};
 pub use reduction::{FileResult, Reduction};

@@ -1,10 +1,12 @@
 //! Failures of the folder, keystore and store of a metadata server, with the next step.
 
+use std::error::Error as _;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use sealstone_failure::text::ShownPath as _;
 use sealstone_failure::{Failure, FailureKind, chain};
-use sealstone_mds_server::{KeystoreError, LocationError, SetupError};
+use sealstone_mds_server::{KeystoreError, LocationError, SetupError, TransferError};
 #[cfg(feature = "ldap")]
 use sealstone_meta_store::LdapStoreError;
 #[cfg(feature = "postgres")]
@@ -110,5 +112,28 @@ fn of_setup(error: &SetupError) -> Option<&KeystoreError> {
     match error {
         SetupError::Keystore(error) => Some(error),
         _ => None,
+    }
+}
+
+/// Returns the failure of an export or import of a store.
+#[must_use]
+pub fn transfer_failure(error: TransferError, data: &Path) -> Failure {
+    match error {
+        TransferError::Folder(error @ SetupError::StoreNotEmpty(_)) => {
+            setup_failure(error).hint("import into an empty store, such as a new database")
+        }
+        TransferError::Folder(error) => in_use(setup_failure(error), data),
+        error @ TransferError::NotSealed => {
+            Failure::new(FailureKind::Denied, chain(&error)).hint("start the server once: it seals them")
+        }
+        other => {
+            let missing = other.source().is_some_and(|source| {
+                source
+                    .downcast_ref::<std::io::Error>()
+                    .is_some_and(|error| error.kind() == ErrorKind::NotFound)
+            });
+            let kind = if missing { FailureKind::NotFound } else { FailureKind::Operation };
+            Failure::new(kind, chain(&other)).or_hint("check the path of the file")
+        }
     }
 }

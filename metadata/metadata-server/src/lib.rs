@@ -11,11 +11,13 @@ mod audit;
 mod clock;
 mod cluster_file;
 mod config;
+mod directory;
 mod failures;
 mod metrics;
 mod server;
 
 pub use cluster_file::{CLUSTER_FILE, ClusterFile};
 pub use config::MetadataServerConfig;
-pub use failures::{in_use, keystore_failure, setup_failure};
+pub use directory::DirectoryConfig;
+pub use failures::{in_use, keystore_failure, setup_failure, transfer_failure};
 pub use server::{ADMIN, MetadataServer, create_metadata_server};

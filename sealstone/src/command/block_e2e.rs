@@ -1,10 +1,10 @@
 //! End-to-end protected disks: keys of users, and records at the metadata server. The work is in
 //! `sealstone-block-disks`.
 
-use sealstone_block_disks::{RotatedDisk, UserDisks};
+use sealstone_block_disks::{RotatedDisk, UserDisks, disk_json, disk_line};
 use sealstone_failure::Outcome;
-use sealstone_failure::text::{ShownPath as _, hex};
-use sealstone_mds_protocol::{DISK_UNIT_BYTES, DiskInfo};
+use sealstone_failure::text::ShownPath as _;
+use sealstone_mds_protocol::DISK_UNIT_BYTES;
 use serde_json::{Value, json};
 
 use crate::cli::GlobalArgs;
@@ -68,59 +68,7 @@ pub(super) async fn status(global: &GlobalArgs, output: Output, disk: Option<&st
         });
     };
     let status = user.status(disk).await?;
-    let (info, oldest) = (&status.info, status.oldest_key);
-    let mut value = disk_json(info);
-    value["users"] = status.users.clone().into();
-    value["oldest_key_epoch"] = oldest.into();
-    output.result(&value, || {
-        let mut rows = vec![
-            ("disk", info.name.to_string()),
-            ("protection", "end-to-end".to_owned()),
-            ("unit", hex(&info.unit)),
-            ("owner", info.owner.to_string()),
-            ("users", status.users.join(", ")),
-            ("key epoch", info.key_epoch.to_string()),
-            ("oldest key", oldest.map_or("unknown".to_owned(), |epoch| format!("epoch {epoch}"))),
-            ("root", info.root_version.map_or("none".to_owned(), |version| format!("version {version}"))),
-            ("in use", in_use(info)),
-            ("failures", info.failures.to_string()),
-        ];
-        if let Some(text) = &info.last_failure {
-            rows.push(("last failure", text.to_string()));
-        }
-        rows.into_iter().map(|(name, value)| format!("{name:12}  {value}")).collect::<Vec<_>>().join("\n")
-    })
-}
-
-fn in_use(info: &DiskInfo) -> String {
-    match &info.lease {
-        Some(lease) if lease.left_ms > 0 => format!("by {}, lease {}", lease.user, lease.epoch),
-        _ => "no".to_owned(),
-    }
-}
-
-fn disk_json(info: &DiskInfo) -> Value {
-    let lease = info.lease.as_ref().filter(|lease| lease.left_ms > 0);
-    json!({
-        "name": info.name.to_string(), "protection": "e2e", "unit": hex(&info.unit),
-        "owner": info.owner.to_string(), "created_ms": info.created_ms, "key_epoch": info.key_epoch,
-        "root_version": info.root_version, "in_use_by": lease.map(|lease| lease.user.to_string()),
-        "failures": info.failures, "last_failure": info.last_failure.as_ref().map(ToString::to_string),
-    })
-}
-
-fn disk_line(info: &DiskInfo) -> String {
-    let failures = match info.failures {
-        0 => String::new(),
-        count => format!(", {count} integrity failures"),
-    };
-    format!(
-        "{}  owner {}, key epoch {}, in use: {}{failures}",
-        info.name,
-        info.owner,
-        info.key_epoch,
-        in_use(info)
-    )
+    output.result(&status.json(), || status.text())
 }
 
 /// Removes the record of a disk and all copies of its key. With a unit, only that of its disk.

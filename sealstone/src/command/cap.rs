@@ -4,11 +4,10 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::time::Instant;
 
+use sealstone_administration::{capability_json, capability_rights, capability_text};
 use sealstone_client::{CapabilityFile, Delegated, Delegation, RUN_FILE_DATA_MAX, RunFile};
-use sealstone_failure::text::{ShownPath as _, counted, hex, human_bytes, set_bytes, snake_case};
+use sealstone_failure::text::{ShownPath as _, counted, human_bytes};
 use sealstone_failure::{Failure, Outcome};
-use sealstone_mds_protocol::PinKind;
-use sealstone_osd::{CapabilityBytes, Descriptor, Generation, Permissions, SecurityMethod};
 use sealstone_units::utc;
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
@@ -73,11 +72,16 @@ async fn issue(global: &GlobalArgs, output: Output, arguments: &IssueArgs) -> Ou
     let what = match execute {
         true => format!("execute {path} on {}", counted(readable.len() as u64, "file")),
         false => {
-            format!("{} bytes {}..{} of {path}", rights(&file).join(" and "), delegated.start, delegated.end)
+            format!(
+                "{} bytes {}..{} of {path}",
+                capability_rights(&file).join(" and "),
+                delegated.start,
+                delegated.end
+            )
         }
     };
     let ends_ms = readable.iter().map(|file| file.delegated.expires_ms).fold(delegated.expires_ms, u64::min);
-    let value = run_value(&file, &readable);
+    let value = capability_json(&file, &readable);
     let saved = match readable.is_empty() {
         true => file.save(to),
         false => RunFile::new(file, readable).and_then(|file| file.save(to)),
@@ -85,13 +89,6 @@ async fn issue(global: &GlobalArgs, output: Output, arguments: &IssueArgs) -> Ou
     saved.map_err(|error| Failure::from(error).at(to.shown()))?;
     output.remark(format!("{} may {what} until {} UTC", to.shown(), utc(ends_ms)));
     output.done(&value)
-}
-
-fn rights(file: &CapabilityFile) -> Vec<&'static str> {
-    let of = |may: bool, what| may.then_some(what);
-    let delegated = &file.delegated;
-    let rights = [of(delegated.read, "read"), of(delegated.write, "write"), of(file.executes(), "execute")];
-    rights.into_iter().flatten().collect()
 }
 
 fn load(path: &Path) -> Outcome<CapabilityFile> {
@@ -107,118 +104,12 @@ fn load_any(path: &Path) -> Outcome<(CapabilityFile, Vec<CapabilityFile>)> {
     }
 }
 
-const fn method_name(method: SecurityMethod) -> &'static str {
-    match method {
-        SecurityMethod::NoSec => "nosec",
-        SecurityMethod::CapKey => "capkey",
-        SecurityMethod::CmdRsp => "cmdrsp",
-        SecurityMethod::AllData => "alldata",
-    }
-}
-
-/// Returns the fields of a capability. Capability keys are never printed.
-fn capability(bytes: &[u8]) -> serde_json::Value {
-    let generation = [Generation::Osd1, Generation::Osd2]
-        .into_iter()
-        .find(|generation| generation.capability_len() == bytes.len());
-    let bytes = generation.and_then(|generation| CapabilityBytes::new(generation, bytes));
-    let Some(bytes) = bytes else { return json!({ "readable": false }) };
-    if bytes.is_sealed() {
-        return json!({ "sealed": true });
-    }
-    let Ok(capability) = bytes.parse() else { return json!({ "readable": false }) };
-    let permissions: Vec<String> = Permissions::NAMES
-        .iter()
-        .filter(|(permission, _)| capability.permissions.contains(*permission))
-        .map(|(_, name)| snake_case(name))
-        .collect();
-    let mut value = json!({
-        "sealed": false, "permissions": permissions, "method": method_name(capability.method),
-        "expires_ms": capability.expires_ms, "key_version": capability.key_version,
-        "audit": hex(&capability.audit),
-    });
-    if let Descriptor::User { scope, allowed, range } = capability.descriptor {
-        value["object"] = json!(allowed.to_string());
-        value["start"] = json!(range.start);
-        value["length"] = json!(range.length);
-        value["policy_access_tag"] = json!(scope.policy_access_tag);
-    }
-    value
-}
-
-fn value(file: &CapabilityFile) -> serde_json::Value {
-    let CapabilityFile { path, delegated, devices } = file;
-    let devices: Vec<_> = devices
-        .iter()
-        .map(|device| {
-            let pin = device.pin.map(|pin| {
-                let kind = if pin.kind == PinKind::Authority { "authority" } else { "certificate" };
-                json!({ "kind": kind, "sha256": hex(&pin.hash) })
-            });
-            json!({ "id": device.id.0, "name": device.name.shown(), "url": device.url.as_str(), "pin": pin })
-        })
-        .collect();
-    let capabilities: Vec<_> = delegated
-        .grants
-        .iter()
-        .map(|grant| {
-            let mut value = capability(grant.capability.as_slice());
-            value["device"] = json!(grant.object.device.0);
-            value
-        })
-        .collect();
-    let mut value = json!({
-        "read": delegated.read, "write": delegated.write, "execute": file.executes(),
-        "start": delegated.start, "end": delegated.end, "size": delegated.stat.size,
-        "expires_ms": delegated.expires_ms, "principal": hex(&delegated.principal),
-        "devices": devices, "capabilities": capabilities,
-    });
-    set_bytes(&mut value, "path", path);
-    value
-}
-
-/// Returns the JSON of a capability file, and of the files that its function may read.
-fn run_value(file: &CapabilityFile, data: &[CapabilityFile]) -> serde_json::Value {
-    let mut all = value(file);
-    if file.executes() {
-        all["data"] = data.iter().map(value).collect();
-    }
-    all
-}
-
 fn show(output: Output, path: &Path) -> Outcome {
     let (file, data) = load_any(path)?;
-    output.result(&run_value(&file, &data), || {
-        let texts: Vec<String> = std::iter::once(&file).chain(&data).map(text_of).collect();
+    output.result(&capability_json(&file, &data), || {
+        let texts: Vec<String> = std::iter::once(&file).chain(&data).map(capability_text).collect();
         texts.join("\n\n")
     })
-}
-
-fn text_of(file: &CapabilityFile) -> String {
-    let CapabilityFile { path, delegated, devices } = file;
-    let mut lines = vec![
-        format!("file       {}", path.shown()),
-        format!("may        {}", rights(file).join(", ")),
-        format!("bytes      {}..{} of {}", delegated.start, delegated.end, delegated.stat.size),
-        format!("until      {} UTC", utc(delegated.expires_ms)),
-        format!("principal  {}", hex(&delegated.principal)),
-    ];
-    for device in devices {
-        let by = if device.pin.is_some() { "inside TLS, pinned" } else { "without TLS" };
-        lines.push(format!("device     {} {} ({by})", device.name, device.url));
-    }
-    for grant in &delegated.grants {
-        let fields = capability(grant.capability.as_slice());
-        let names = fields["permissions"].as_array().map_or_else(
-            || "sealed: only the device can read it".to_owned(),
-            |names| names.iter().filter_map(|name| name.as_str()).collect::<Vec<_>>().join(" "),
-        );
-        let known = devices.iter().find(|device| device.id == grant.object.device);
-        let device = known
-            .map_or_else(|| format!("number {}", grant.object.device.0), |device| device.name.to_string());
-        lines.push(format!("object     {} on device {device}: {names}", grant.object.object));
-    }
-    lines.join("\n")
 }
 
 fn report(output: Output, verb: &str, bytes: u64, started: Instant) -> Outcome {

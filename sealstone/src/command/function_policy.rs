@@ -2,9 +2,8 @@
 
 use sealstone_client::Method;
 use sealstone_client::functions::PartitionPolicy;
-use sealstone_failure::text::hex;
 use sealstone_failure::{Failure, Outcome};
-use sealstone_function_runs::at_function;
+use sealstone_function_runs::{at_function, policy_json, policy_text};
 use sealstone_mds_protocol::DeviceState;
 use sealstone_osd::function::attributes::FunctionPolicy;
 use serde_json::{Value, json};
@@ -17,14 +16,6 @@ use crate::command::session::client;
 use crate::output::Output;
 
 const METHOD: Method = Method::AllData;
-
-const fn name(policy: FunctionPolicy) -> &'static str {
-    match policy {
-        FunctionPolicy::Any => "any",
-        FunctionPolicy::Signed => "signed",
-        FunctionPolicy::AllowList => "listed",
-    }
-}
 
 /// Checks that the lists fit the policy.
 fn check(arguments: &FunctionPolicyArgs, policy: PolicyName) -> Outcome {
@@ -47,24 +38,6 @@ fn check(arguments: &FunctionPolicyArgs, policy: PolicyName) -> Outcome {
         }
         _ => Ok(()),
     }
-}
-
-fn value((device, partition, policy): &(String, u64, PartitionPolicy)) -> Value {
-    let all = |list: &std::collections::BTreeSet<[u8; 32]>| -> Vec<String> {
-        list.iter().map(|entry| hex(entry)).collect()
-    };
-    json!({
-        "device": device, "partition": partition, "policy": name(policy.policy),
-        "keys": all(&policy.keys), "digests": all(&policy.digests),
-    })
-}
-
-fn line((device, partition, policy): &(String, u64, PartitionPolicy)) -> String {
-    let mut line = format!("{device:16} {partition:#x} {}", name(policy.policy));
-    for (what, list) in [("key", &policy.keys), ("code", &policy.digests)] {
-        list.iter().for_each(|entry| line.push_str(&format!("\n  {what:4} {}", hex(entry))));
-    }
-    line
 }
 
 /// `sealstone fn policy`.
@@ -122,8 +95,16 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, arguments: &Functio
         Ok((shown, partition, found))
     })
     .await?;
-    let values: Vec<Value> = results.done.iter().map(value).collect();
-    let lines: Vec<String> = results.done.iter().map(line).collect();
+    let values: Vec<Value> = results
+        .done
+        .iter()
+        .map(|(device, partition, policy)| policy_json(device, *partition, policy))
+        .collect();
+    let lines: Vec<String> = results
+        .done
+        .iter()
+        .map(|(device, partition, policy)| policy_text(device, *partition, policy))
+        .collect();
     let value = json!({ "partitions": partitions, "devices": values });
     results.finish_with_text(value, || lines.join("\n"))
 }

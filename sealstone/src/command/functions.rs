@@ -9,8 +9,8 @@ use sealstone_client::{Client, FileKind, FilePath, Method};
 use sealstone_failure::text::{human_bytes, set_bytes};
 use sealstone_failure::{Failure, Outcome};
 use sealstone_function_runs::{
-    FunctionSource, LIBRARY, at_function, copy_to_devices, function_json, function_line, function_text,
-    publish_function,
+    EngineList, FunctionSource, LIBRARY, at_function, copy_to_devices, function_json, function_line,
+    function_text, publish_function,
 };
 use sealstone_mds_protocol::shown;
 use sealstone_osd::function::EngineType;
@@ -177,43 +177,6 @@ async fn remove(global: &GlobalArgs, output: Output, functions: &[OsString]) -> 
 
 async fn engines(global: &GlobalArgs, output: Output) -> Outcome {
     let (client, _) = client(global)?;
-    let (mut values, mut lines) = (Vec::new(), Vec::new());
-    for device in client.device_list().await? {
-        let name = device.name.shown().into_owned();
-        let found = match client.device_engines(device.id, METHOD).await {
-            Ok(found) => found,
-            Err(error) => {
-                let failure = Failure::from(error);
-                if failure.fatal {
-                    return Err(failure);
-                }
-                lines.push(format!("{name:16} {failure}"));
-                values.push(json!({ "id": device.id.0, "device": name, "error": failure.message }));
-                continue;
-            }
-        };
-        if found.is_empty() {
-            lines.push(format!("{name:16} runs no functions"));
-        }
-        let engines: Vec<Value> = found
-            .iter()
-            .map(|one| {
-                let entry = &one.entry;
-                let state = if entry.available { "available".to_owned() } else { format!("unavailable: {}", entry.detail) };
-                lines.push(format!(
-                    "{name:16} {:7} API {} to {}  {}  {state}",
-                    one.engine.name(),
-                    entry.api_lowest,
-                    entry.api_highest,
-                    entry.version
-                ));
-                json!({
-                    "engine": one.engine.name(), "available": entry.available, "version": entry.version,
-                    "api": [entry.api_lowest.to_string(), entry.api_highest.to_string()], "detail": entry.detail,
-                })
-            })
-            .collect();
-        values.push(json!({ "id": device.id.0, "device": name, "engines": engines }));
-    }
-    output.result(&json!({ "devices": values }), || lines.join("\n"))
+    let list = EngineList::load(&client, METHOD).await?;
+    output.result(&list.json(), || list.text())
 }

@@ -1,8 +1,8 @@
 //! `sealstone group`: groups and their members, for administrators.
 
+use sealstone_administration::{groups_json, groups_text};
 use sealstone_client::Client;
 use sealstone_failure::{Failure, Outcome};
-use sealstone_units::utc;
 
 use crate::cli::{GlobalArgs, Group};
 use crate::command::parts::{PartResults, for_each};
@@ -22,20 +22,7 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &Group) ->
         }
         Group::List => {
             let groups = client.groups().await?;
-            let value: Vec<_> = groups
-                .iter()
-                .map(|group| {
-                    serde_json::json!({ "group": group.name.as_str(), "created_ms": group.created_ms })
-                })
-                .collect();
-            output.result(&serde_json::json!({ "groups": value }), || {
-                let mut lines = vec![format!("{:24} {}", "NAME", "SINCE")];
-                let row = |group: &sealstone_client::Group| {
-                    format!("{:24} {}", group.name.as_str(), utc(group.created_ms))
-                };
-                lines.extend(groups.iter().map(row));
-                lines.join("\n")
-            })
+            output.result(&groups_json(&groups), || groups_text(&groups))
         }
         Group::Members { name } => {
             let members = client.members(name).await.map_err(|error| Failure::from(error).at(name))?;

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use sealstone_administration::{
-    DrainAction, OperationObserver, RebalanceAction, ScrubAction, WaitLimit,
+    DrainAction, OperationObserver, RebalanceAction, ScrubAction, WaitLimit, function_status,
+    function_status_text,
 };
 use sealstone_client::CheckScope;
 use sealstone_failure::Outcome;
@@ -84,6 +85,12 @@ pub(crate) fn check_device(output: Output, data: &Path, repair: bool) -> Outcome
     let report = sealstone_administration::check_device(data, repair, &ShownOperation::new(output))?;
     output.result(&report.json(), || report.text())?;
     report.outcome()
+}
+
+/// `sealstone osd status`.
+pub(crate) fn device_status(output: Output, data: &Path) -> Outcome {
+    let status = function_status(data)?;
+    output.result(&json!({ "functions": status }), || function_status_text(&status))
 }
 
 /// `sealstone scrub`.

@@ -20,7 +20,6 @@ pub(crate) mod jobs;
 pub(crate) mod keys;
 pub(crate) mod maintenance;
 pub(crate) mod mount;
-pub(crate) mod osd_status;
 pub(crate) mod parts;
 mod progress;
 pub(crate) mod quotas;

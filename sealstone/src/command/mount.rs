@@ -4,11 +4,8 @@
 //! process waits for the ready line, prints it, and ends.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, Read, Seek};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use sealstone_client::nodes::{Nodes, NodesOptions};
@@ -17,8 +14,8 @@ use sealstone_failure::text::{ShownPath as _, set_bytes, set_path, with_paths};
 use sealstone_failure::{Failure, FailureKind, Outcome};
 use sealstone_fuse::MountRoot;
 use sealstone_mds_protocol::shown;
-use sealstone_mounts::{DirectoryMount, DirectoryMountOptions, prepare_mount_point};
-use serde_json::{Value, json};
+use sealstone_mounts::{DirectoryMount, DirectoryMountOptions, prepare_mount_point, start_background};
+use serde_json::json;
 
 use crate::cli::GlobalArgs;
 use crate::cli::mount::{MountArgs, SOURCE_PREFIX, UmountArgs};
@@ -28,8 +25,6 @@ use crate::output::Output;
 
 /// Environment variable of the background process: it detaches from the terminal.
 const BACKGROUND: &str = "SEALSTONE_MOUNT_BACKGROUND";
-/// Maximum bytes of output of the background process that are read.
-const OUTPUT_MAX: u64 = 64 << 10;
 
 /// `sealstone mount`.
 pub(crate) fn mount(global: &GlobalArgs, output: Output, arguments: &MountArgs) -> Outcome {
@@ -156,72 +151,20 @@ fn in_background(global: &GlobalArgs, output: Output, arguments: &MountArgs) -> 
     command.args(["--memory", &arguments.memory.to_string()]);
     command.args(["--unknown-uid", &arguments.unknown_uid.to_string()]);
     command.args(["--unknown-gid", &arguments.unknown_gid.to_string()]);
-    let (log, mut reader) = log(arguments.log_file.as_deref())?;
     if arguments.log_file.is_none() && std::env::var_os("SEALSTONE_LOG").is_none() {
         command.env("SEALSTONE_LOG", "off");
     }
     command.env(BACKGROUND, "1").current_dir("/");
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
-    let mut child = command.spawn().map_err(|error| Failure::from(error).at("mount"))?;
-    let stdout = child.stdout.take().expect("piped");
-    let mut line = String::new();
-    BufReader::new(stdout.take(OUTPUT_MAX)).read_line(&mut line)?;
-    if let Ok(ready) = serde_json::from_str::<Value>(&line) {
-        return output.result(&ready, || {
-            let text = |name: &str| ready[name].as_str().unwrap_or_default().to_owned();
-            // A path that is not UTF-8 is escaped already.
-            let path = match ready.get("path_base64") {
-                Some(_) => text("path"),
-                None => shown(text("path").as_bytes()).into_owned(),
-            };
-            format!("{} is {path} at {}, as {}", place.shown(), text("mds"), text("user"))
-        });
-    }
-    let status = child.wait()?;
-    Err(background_failure(&mut reader, status.code()))
-}
-
-/// Returns the file for the log of the background process, and a reader of it.
-fn log(file: Option<&Path>) -> Outcome<(File, File)> {
-    let Some(path) = file else {
-        // A file in memory needs no temporary folder and no disk space.
-        let memory = rustix::fs::memfd_create("sealstone-mount", rustix::fs::MemfdFlags::CLOEXEC)
-            .map_err(|error| Failure::from(std::io::Error::from(error)).at("log in memory"))?;
-        let file = File::from(memory);
-        return Ok((file.try_clone()?, file));
-    };
-    let at = |error: std::io::Error| Failure::from(error).at(path.shown());
-    let file = OpenOptions::new().create(true).append(true).open(path).map_err(at)?;
-    let mut reader = File::open(path).map_err(at)?;
-    reader.seek(std::io::SeekFrom::End(0)).map_err(at)?;
-    Ok((file, reader))
-}
-
-/// Returns the failure that the background process logged.
-fn background_failure(log: &mut File, code: Option<i32>) -> Failure {
-    let mut text = String::new();
-    // A log file is read from its previous end, the file in memory from its start.
-    if log.metadata().is_ok_and(|metadata| std::os::unix::fs::MetadataExt::nlink(&metadata) == 0) {
-        let _ = log.rewind();
-    }
-    let _ = log.take(OUTPUT_MAX).read_to_string(&mut text);
-    for line in text.lines().rev() {
-        let Ok(value) = serde_json::from_str::<Value>(line) else { continue };
-        let error = &value["error"];
-        let (Some(kind), Some(message)) = (error["kind"].as_str(), error["message"].as_str()) else {
-            continue;
+    let ready = start_background(command, arguments.log_file.as_deref())?;
+    output.result(&ready, || {
+        let text = |name: &str| ready[name].as_str().unwrap_or_default().to_owned();
+        // A path that is not UTF-8 is escaped already.
+        let path = match ready.get("path_base64") {
+            Some(_) => text("path"),
+            None => shown(text("path").as_bytes()).into_owned(),
         };
-        let failure = Failure::new(FailureKind::from_name(kind), message);
-        return match error["next_step"].as_str() {
-            Some(next) => failure.hint(next),
-            None => failure,
-        };
-    }
-    let failure = Failure::operation(match code {
-        Some(code) => format!("the mount process ended with exit code {code}"),
-        None => "a signal ended the mount process".to_owned(),
-    });
-    failure.hint("run it with --foreground to see its log")
+        format!("{} is {path} at {}, as {}", place.shown(), text("mds"), text("user"))
+    })
 }
 
 /// `sealstone umount`.

@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::time::Instant;
 
+use sealstone_administration::{users_json, users_text};
 use sealstone_client::{AccountKind, Client, ClientError, Role, ServiceKey};
 use sealstone_failure::text::{ShownPath as _, set_path, with_paths};
 use sealstone_failure::{Failure, Outcome, secret_file};
@@ -131,37 +132,7 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &User) -> 
         }
         User::List => {
             let users = client.users().await?;
-            let value: Vec<_> = users
-                .iter()
-                .map(|user| {
-                    serde_json::json!({
-                        "user": user.name.as_str(), "role": user.role.as_str(),
-                        "admin": user.role == Role::Admin, "kind": kind(user), "enabled": user.enabled,
-                        "created_ms": user.created_ms, "suites": suites(user),
-                        "code_until_ms": user.code_until_ms,
-                    })
-                })
-                .collect();
-            output.result(&serde_json::json!({ "users": value }), || {
-                let row = |name: &str, role: &str, kind: &str, state: &str, since: &str, keys: &str| {
-                    format!("{name:24} {role:9} {kind:9} {state:8} {since:16} {keys}").trim_end().to_owned()
-                };
-                let mut lines = vec![row("NAME", "ROLE", "KIND", "STATE", "SINCE", "KEYS")];
-                lines.extend(users.iter().map(|user| {
-                    let state = match (user.enabled, user.suites.is_empty()) {
-                        (false, _) => "disabled",
-                        (true, true) => "invited",
-                        (true, false) => "enabled",
-                    };
-                    let keys = match user.kind {
-                        AccountKind::Service => suites(user).join(","),
-                        AccountKind::Password | AccountKind::Directory => String::new(),
-                    };
-                    let role = user.role.as_str();
-                    row(user.name.as_str(), role, kind(user), state, &utc(user.created_ms), &keys)
-                }));
-                lines.join("\n")
-            })
+            output.result(&users_json(&users), || users_text(&users))
         }
         User::Enable { name } => {
             client.enable_user(name).await.map_err(|error| Failure::from(error).at(name))?;
@@ -183,18 +154,6 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &User) -> 
             revoke::follow(&client, output, revoking, (*wait).into(), started, value).await
         }
     }
-}
-
-fn kind(user: &sealstone_client::User) -> &'static str {
-    match user.kind {
-        AccountKind::Password => "person",
-        AccountKind::Service => "service",
-        AccountKind::Directory => "directory",
-    }
-}
-
-fn suites(user: &sealstone_client::User) -> Vec<String> {
-    user.suites.iter().map(|suite| format!("{suite:04x}")).collect()
 }
 
 /// Creates an enrolment code and prints it, or writes it to a private file.

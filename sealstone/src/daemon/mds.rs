@@ -141,7 +141,7 @@ fn server_config(data: &Path, options: &MdsOptions) -> Outcome<MetadataServerCon
         passphrase_file: options.passphrase_file.clone(),
         keystore_credential: options.keystore_credential.clone(),
     })?;
-    let directory = super::directory::configured(options, &mut policy)?;
+    let directory = super::directory::config(options).directory(&mut policy)?;
     Ok(MetadataServerConfig {
         data: default.data,
         listen: options.listen.clone().unwrap_or(default.listen),

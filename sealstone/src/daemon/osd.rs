@@ -58,13 +58,11 @@ pub(crate) fn command(global: &GlobalArgs, output: Output, command: Osd) -> Outc
         Osd::Approve { device, show, wait } => {
             crate::command::block_on(crate::command::approve::run(global, output, &device, (show, wait)))
         }
-        Osd::Drain(arguments) => {
-            crate::command::block_on(maintenance::drain(global, output, &arguments))
-        }
+        Osd::Drain(arguments) => crate::command::block_on(maintenance::drain(global, output, &arguments)),
         Osd::Rebalance(arguments) => {
             crate::command::block_on(maintenance::rebalance(global, output, &arguments))
         }
-        Osd::Status { data } => crate::command::osd_status::run(output, &data),
+        Osd::Status { data } => maintenance::device_status(output, &data),
         Osd::Check { data, repair } => maintenance::check_device(output, &data, repair),
         Osd::Serve { data, config, options } => {
             let options = options.or(config::read(config.as_ref())?);

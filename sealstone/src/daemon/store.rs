@@ -1,15 +1,9 @@
 //! Location of the metadata store, and `mds join`, `mds export` and `mds import`.
 
-use std::error::Error as _;
-use std::io::ErrorKind;
-use std::path::Path;
-
 use sealstone_failure::text::{ShownPath as _, hex, human_bytes, set_path, with_paths};
-use sealstone_failure::{Failure, FailureKind, Outcome, chain};
-use sealstone_mds_server::{
-    Environment, Location, PasswordSource, SetupError, TransferError, TransferReport, UNAVAILABLE_WAIT_S,
-};
-use sealstone_metadata_server::{in_use, setup_failure};
+use sealstone_failure::{Failure, Outcome};
+use sealstone_mds_server::{Environment, Location, PasswordSource, TransferReport, UNAVAILABLE_WAIT_S};
+use sealstone_metadata_server::{setup_failure, transfer_failure};
 
 use super::keystore;
 use crate::cli::store::{ExportArgs, ImportArgs, JoinArgs, MetaArgs};
@@ -73,27 +67,6 @@ pub(crate) fn join(output: Output, arguments: &JoinArgs) -> Outcome {
         from.shown()
     ));
     output.done(&with_paths(serde_json::json!({}), [("data", data), ("from", from)]))
-}
-
-fn transfer_failure(error: TransferError, data: &Path) -> Failure {
-    match error {
-        TransferError::Folder(error @ SetupError::StoreNotEmpty(_)) => {
-            setup_failure(error).hint("import into an empty store, such as a new database")
-        }
-        TransferError::Folder(error) => in_use(setup_failure(error), data),
-        error @ TransferError::NotSealed => {
-            Failure::new(FailureKind::Denied, chain(&error)).hint("start the server once: it seals them")
-        }
-        other => {
-            let missing = other.source().is_some_and(|source| {
-                source
-                    .downcast_ref::<std::io::Error>()
-                    .is_some_and(|error| error.kind() == ErrorKind::NotFound)
-            });
-            let kind = if missing { FailureKind::NotFound } else { FailureKind::Operation };
-            Failure::new(kind, chain(&other)).or_hint("check the path of the file")
-        }
-    }
 }
 
 /// Returns an exported file as `--json` prints it.

@@ -1,4 +1,4 @@
-//! `sealstone osd status`: engines and isolation layers of a running device.
+//! Engines and isolation layers of a running device.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -7,20 +7,22 @@ use sealstone_device_server::{ControlRequest, FunctionStatus, send_request};
 use sealstone_failure::text::ShownPath as _;
 use sealstone_failure::{Failure, Outcome};
 
-use crate::output::Output;
-
-/// Runs the command.
-pub(crate) fn run(output: Output, data: &Path) -> Outcome {
+/// Requests the state of functions from the device that runs in a folder.
+///
+/// # Errors
+/// No device runs there.
+pub fn function_status(data: &Path) -> Outcome<FunctionStatus> {
     let value = send_request(data, &ControlRequest::Functions)?.ok_or_else(|| {
         Failure::operation("no device runs in this folder")
             .at(data.shown())
             .hint("start it with `sealstone osd serve`")
     })?;
-    let status: FunctionStatus = serde_json::from_value(value).map_err(Failure::operation)?;
-    output.result(&serde_json::json!({ "functions": status }), || text(&status))
+    serde_json::from_value(value).map_err(Failure::operation)
 }
 
-fn text(status: &FunctionStatus) -> String {
+/// Returns the state of functions as text.
+#[must_use]
+pub fn function_status_text(status: &FunctionStatus) -> String {
     let mut text = format!(
         "functions: {} running, {} queued, {} ended\nisolation: {}",
         status.jobs_running, status.jobs_queued, status.jobs_kept, status.isolation
@@ -53,7 +55,7 @@ mod tests {
                 {"engine":"java","program":null,"available":false,"detail":"no program","layers":[]}]}"#,
         )
         .unwrap();
-        let text = text(&status);
+        let text = function_status_text(&status);
         assert!(text.contains(
             "engine c: available\n  seccomp: active\n  memory-cgroup: unavailable (no controller)"
         ));
