@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use crate::prepared::init_mds;
+use crate::prepared::{init_mds, init_mds_with_session, log_in, write_session};
 use crate::{CommandResult, Daemon, Signal, Tmpfs, command, run};
 
 /// Default capacity of each device; files are sparse.
@@ -87,16 +87,23 @@ impl System {
             osds: Vec::new(),
         };
         let mds = system.path("mds");
-        if init_flags.is_empty() && disks.is_empty() {
-            init_mds(&mds);
-        } else {
-            run(&[&["mds", "init", "--data", text(&mds)], init_flags].concat()).ok();
+        let is_plain = init_flags.is_empty() && disks.is_empty();
+        // Flags of the server can change what a login does.
+        let has_session = is_plain && mds_flags.is_empty();
+        match (is_plain, has_session) {
+            (_, true) => init_mds_with_session(&mds),
+            (true, false) => init_mds(&mds),
+            (false, false) => {
+                run(&[&["mds", "init", "--data", text(&mds)], init_flags].concat()).ok();
+            }
         }
         system.start_mds();
-        let secret = mds.join("admin-secret");
-        system
-            .run(&["login", "admin", "--cluster", text(&system.cluster()), "--password-file", text(&secret)])
-            .ok();
+        let session = system.path("session.toml");
+        if has_session {
+            write_session(&session, &system.mds_address);
+        } else {
+            log_in(&mds, &session);
+        }
         for index in 0..osds {
             let name = format!("osd{index}");
             let data = system.path(&name);
