@@ -122,7 +122,7 @@ fn unflushed_writes_survive_power_loss_in_order() {
     for seed in 0..SEEDS {
         let mut dice = Dice(seed);
         let medium = fresh(seed);
-        let mut bench = Bench::on(open(&medium), disk("disk", BlockSize::B512, BLOCKS * 512));
+        let bench = Bench::on(open(&medium), disk("disk", BlockSize::B512, BLOCKS * 512));
         let mut history = vec![vec![0; BLOCKS as usize]];
         for step in 1..=40 {
             let (lba, mut next) = (dice.below(BLOCKS - 8), history[history.len() - 1].clone());
@@ -139,7 +139,7 @@ fn unflushed_writes_survive_power_loss_in_order() {
             }
             history.push(next);
         }
-        let mut bench = Bench::open(open(&medium.crash()));
+        let bench = Bench::open(open(&medium.crash()));
         let found: Vec<u64> = (0..BLOCKS).map(|lba| version(lba, &bench.read(lba, 1))).collect();
         let at = history.iter().position(|state| *state == found);
         survivors.insert(at.unwrap_or_else(|| panic!("seed {seed}: {found:?} is no state of the history")));
