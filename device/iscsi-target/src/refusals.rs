@@ -29,7 +29,7 @@ pub struct RefusalRecord<'a> {
     pub source: &'a str,
     /// The iSCSI name that the initiator sent, not authenticated. Empty if it sent none.
     pub initiator: &'a str,
-    /// `connect`, `login`, `manage` or [`INTEGRITY`].
+    /// `connect`, `login`, `manage` or `INTEGRITY`.
     pub action: &'static str,
     /// Reason of the refusal, as in the audit log.
     pub reason: &'static str,
