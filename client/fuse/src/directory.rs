@@ -7,7 +7,6 @@
 //! nothing was changed locally since, because the kernel caches them.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use sealstone_client::ClientError;
@@ -61,8 +60,6 @@ pub(crate) struct OpenDirectory {
     node: Node,
     /// The list at the open, if the kernel may cache the entries.
     kept: Option<OpenedList>,
-    /// Whether it counts as a reader in [`CachedListings`].
-    reads: AtomicBool,
     place: Mutex<DirectoryPage>,
 }
 
@@ -138,12 +135,12 @@ impl OpenDirectory {
             replied: (DOTS, ListedNames::default()),
             listed: None,
         };
-        Self { node, kept, reads: AtomicBool::new(false), place: Mutex::new(place) }
+        Self { node, kept, place: Mutex::new(place) }
     }
 
-    /// Whether the kernel caches what is read through this.
-    pub(crate) fn is_kept(&self) -> bool {
-        self.reads.load(Ordering::Relaxed)
+    /// Whether the kernel may cache the entries; then it counts as a reader in [`CachedListings`].
+    pub(crate) const fn is_kept(&self) -> bool {
+        self.kept.is_some()
     }
 
     /// Whether the cached entries are outdated.
@@ -162,14 +159,11 @@ impl OpenDirectory {
         (ino, from_start): (u64, bool),
     ) -> bool {
         let Some(opened) = &self.kept else { return false };
-        if self.is_over(nodes) || (!self.is_kept() && !listings.read(ino, opened)) {
-            return true;
-        }
-        self.reads.store(true, Ordering::Relaxed);
-        if from_start {
+        let is_over = self.is_over(nodes);
+        if from_start && !is_over {
             listings.begin(ino, opened.edition);
         }
-        false
+        is_over
     }
 
     /// Passes entries from offset `from` on to `take`, each with the next offset, until `take`
@@ -191,7 +185,7 @@ impl OpenDirectory {
         } else if let Some(name) = place.name_before(from, self.kept.as_ref()) {
             place.pages.insert(from, Some(name));
         }
-        let kept = self.kept.as_ref().filter(|_| self.is_kept());
+        let kept = self.kept.as_ref();
         let mut listed = place.listed_before(from).filter(|_| kept.is_some());
         let (mut replied, mut is_full, mut is_too_long) = (ListedNames::default(), false, false);
         let read = self.read_entries(nodes, place, (from, plus), |next, entry| {

@@ -186,6 +186,9 @@ impl RequestHandler for MountHandler {
                 let handle = self.inner.directories.insert(OpenDirectory::new(&self.inner.nodes, node, list));
                 if !reply.naming(AnswerFields::default().open(handle, flags.unwrap_or(0)).as_bytes()) {
                     drop(self.inner.directories.remove(handle));
+                    if flags.is_some() {
+                        self.inner.pages.listings.close(ino);
+                    }
                 }
             }
             Operation::ReadDirectory { handle, offset, size, plus } => {

@@ -86,7 +86,7 @@ impl OpenedList {
 struct Kept {
     edition: ListEdition,
     names: ListNamesCell,
-    /// Number of open directories that read it.
+    /// Number of open directories that may read it.
     readers: usize,
     /// Whether it was started after the kernel dropped the previous one.
     begun: bool,
@@ -100,7 +100,8 @@ impl Kept {
 
 impl CachedListings {
     /// Returns list and flags for an open: whether the kernel may cache the list, and reuse the one
-    /// it has. None if it must not cache.
+    /// it has. None if it must not cache. Otherwise the open counts as a reader until it is closed,
+    /// because the kernel can serve all its reads from the cache.
     pub(crate) fn open(&self, ino: u64, now: Option<ListEdition>) -> Option<(OpenedList, u32)> {
         let now = now?;
         let mut all = self.0.lock();
@@ -112,24 +113,11 @@ impl CachedListings {
             *kept = Kept::new(now);
         }
         let list = OpenedList { edition: now, names: Arc::clone(&kept.names) };
-        let flags = if kept.begun { CACHE_DIRECTORY | KEEP_CACHE } else { CACHE_DIRECTORY };
-        (!list.is_too_long()).then_some((list, flags))
-    }
-
-    /// Registers a reader at its first read, whose edition is still current. Returns false if its
-    /// entries have to be dropped.
-    pub(crate) fn read(&self, ino: u64, opened: &OpenedList) -> bool {
-        let mut all = self.0.lock();
-        let new = || Kept { names: Arc::clone(&opened.names), ..Kept::new(opened.edition) };
-        let kept = all.entry(ino).or_insert_with(new);
-        if kept.edition != opened.edition {
-            if kept.readers > 0 {
-                return false;
-            }
-            *kept = new();
+        if list.is_too_long() {
+            return None;
         }
         kept.readers += 1;
-        true
+        Some((list, if kept.begun { CACHE_DIRECTORY | KEEP_CACHE } else { CACHE_DIRECTORY }))
     }
 
     /// Records that a cacheable list is read from the beginning.
@@ -176,11 +164,8 @@ mod tests {
         ListEdition::new(&NodeLease { kind: LeaseKind::Read, number: 1, epoch: 1 }, changes)
     }
 
-    fn opened(changes: u64) -> OpenedList {
-        OpenedList { edition: edition(changes), names: ListNamesCell::default() }
-    }
-
-    fn flags(listings: &CachedListings, changes: u64) -> Option<u32> {
+    /// Opens the directory; returns the flags.
+    fn open(listings: &CachedListings, changes: u64) -> Option<u32> {
         listings.open(5, Some(edition(changes))).map(|(_, flags)| flags)
     }
 
@@ -188,46 +173,43 @@ mod tests {
     fn kernel_reuses_list_only_in_its_edition() {
         let listings = CachedListings::default();
         assert!(listings.open(5, None).is_none(), "without a lease nothing is kept");
-        assert_eq!(flags(&listings, 1), Some(CACHE_DIRECTORY));
-        assert_eq!(flags(&listings, 1), Some(CACHE_DIRECTORY), "nobody read it");
-        assert!(listings.read(5, &opened(1)));
-        assert_eq!(flags(&listings, 1), Some(CACHE_DIRECTORY), "not from its beginning");
+        assert_eq!(open(&listings, 1), Some(CACHE_DIRECTORY));
+        assert_eq!(open(&listings, 1), Some(CACHE_DIRECTORY), "nobody read it from its beginning");
         listings.begin(5, edition(1));
-        assert_eq!(flags(&listings, 1), Some(KEEP));
-        listings.close(5);
-        assert_eq!(flags(&listings, 1), Some(KEEP));
+        assert_eq!(open(&listings, 1), Some(KEEP));
+        (0..3).for_each(|_| listings.close(5));
+        assert_eq!(open(&listings, 1), Some(KEEP));
         assert!(listings.open(5, None).is_none());
-        assert_eq!(flags(&listings, 2), Some(CACHE_DIRECTORY));
-        assert_eq!(flags(&listings, 1), Some(CACHE_DIRECTORY), "the other open dropped it");
+        listings.close(5);
+        assert_eq!(open(&listings, 2), Some(CACHE_DIRECTORY));
         listings.forget(5);
-        assert_eq!(flags(&listings, 1), Some(CACHE_DIRECTORY), "it is another inode of the kernel's");
+        assert_eq!(open(&listings, 1), Some(CACHE_DIRECTORY), "it is another inode of the kernel's");
     }
 
     #[test]
-    fn no_new_list_while_older_edition_is_read() {
+    fn no_new_list_while_older_edition_is_open() {
         let listings = CachedListings::default();
-        assert!(listings.read(5, &opened(1)) && listings.read(5, &opened(1)));
+        assert_eq!(open(&listings, 1), Some(CACHE_DIRECTORY));
         listings.begin(5, edition(1));
-        assert_eq!(flags(&listings, 2), None);
-        assert!(!listings.read(5, &opened(2)), "the reader may still use it, and nothing is kept");
+        assert_eq!(open(&listings, 1), Some(KEEP), "the kernel may serve this one alone");
+        assert_eq!(open(&listings, 2), None);
         listings.close(5);
-        assert_eq!(flags(&listings, 2), None);
+        assert_eq!(open(&listings, 2), None);
         listings.close(5);
-        assert_eq!(flags(&listings, 2), Some(CACHE_DIRECTORY));
-        assert!(listings.read(5, &opened(2)));
-        assert_eq!(flags(&listings, 2), Some(CACHE_DIRECTORY));
+        assert_eq!(open(&listings, 2), Some(CACHE_DIRECTORY));
+        assert_eq!(open(&listings, 2), Some(CACHE_DIRECTORY));
     }
 
     #[test]
     fn recalled_list_is_not_reused() {
         let listings = CachedListings::default();
         assert!(!listings.recalled(5), "there is nothing to forget");
-        assert!(listings.read(5, &opened(1)));
+        assert_eq!(open(&listings, 1), Some(CACHE_DIRECTORY));
         listings.begin(5, edition(1));
         assert!(listings.recalled(5));
-        assert_eq!(flags(&listings, 1), Some(CACHE_DIRECTORY));
-        assert_eq!(flags(&listings, 2), None, "a reader may still receive the old list");
-        listings.close(5);
+        assert_eq!(open(&listings, 1), Some(CACHE_DIRECTORY));
+        assert_eq!(open(&listings, 2), None, "a reader may still receive the old list");
+        (0..2).for_each(|_| listings.close(5));
         assert!(listings.recalled(5) && !listings.recalled(5));
     }
 
@@ -236,7 +218,6 @@ mod tests {
         let listings = CachedListings::default();
         let (one, _) = listings.open(5, Some(edition(1))).unwrap();
         let (two, _) = listings.open(5, Some(edition(1))).unwrap();
-        assert!(listings.read(5, &one));
         let mut names = ListedNames::default();
         for name in ["a", "bc", "d"] {
             assert!(names.push(&Name::new(name).unwrap()));
@@ -245,11 +226,10 @@ mod tests {
         assert!(one.names.set(Some(names)).is_ok());
         let names = two.names.get().and_then(Option::as_ref).unwrap();
         assert_eq!((names.len(), names.get(1), names.get(2)), (2, Name::new("bc").ok(), None));
-        assert_eq!(flags(&listings, 1), Some(CACHE_DIRECTORY));
-        listings.close(5);
+        (0..2).for_each(|_| listings.close(5));
         let (other, _) = listings.open(5, Some(edition(2))).unwrap();
         assert!(other.names.get().is_none(), "another list");
         assert!(other.names.set(None).is_ok() && other.is_too_long());
-        assert_eq!(flags(&listings, 2), None, "a list without its names is not cached");
+        assert_eq!(open(&listings, 2), None, "a list without its names is not cached");
     }
 }
