@@ -65,7 +65,8 @@ test: setup-tests ## Everything but the lints of the WebAssembly engine: the gat
 	TIMEFORMAT='  %0R s'
 	step() { echo "$$*"; time "$$@"; }
 	# State for incremental builds takes time and 13 GB: it is kept up to date where it exists, but not begun here.
-	[ -d "$${CARGO_TARGET_DIR:-target}/debug/incremental" ] || export CARGO_INCREMENTAL=$${CARGO_INCREMENTAL:-0}
+	# Cargo makes the folder in any case.
+	[ -n "$$(ls -A "$${CARGO_TARGET_DIR:-target}/debug/incremental" 2>/dev/null)" ] || export CARGO_INCREMENTAL=$${CARGO_INCREMENTAL:-0}
 	log=$$(mktemp)
 	# A workspace of its own, whose largest crates keep one core busy: it builds beside the checks of the others, in
 	# a process group of its own, which ends with this recipe.
