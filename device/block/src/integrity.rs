@@ -43,7 +43,7 @@ pub struct IntegrityFailure<'a> {
     pub lun: u16,
     /// iSCSI name of the initiator that wrote or read; empty if it is unknown.
     pub initiator: &'a str,
-    /// What failed.
+    /// The kind of the failure.
     pub kind: IntegrityFailureKind,
     /// First block, if it is known.
     pub block: Option<u64>,
