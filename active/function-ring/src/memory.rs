@@ -228,13 +228,14 @@ impl Drop for SharedMapping {
 
 /// Whether the processor has CLFLUSHOPT, which does not wait for earlier flushes.
 #[cfg(target_arch = "x86_64")]
+#[allow(unused_unsafe, reason = "CPUID is unsafe to call up to Rust 1.93, with which this builds too")]
 fn has_line_flush() -> bool {
     use std::arch::x86_64::{__cpuid, __cpuid_count};
     use std::sync::OnceLock;
     static HAS_LINE_FLUSH: OnceLock<bool> = OnceLock::new();
     *HAS_LINE_FLUSH.get_or_init(|| {
-        // Leaf 7 has a bit for the instruction.
-        __cpuid(0).eax >= 7 && __cpuid_count(7, 0).ebx & 1 << 23 != 0
+        // SAFETY: every x86-64 has CPUID. Leaf 7, if it exists, has a bit for the instruction.
+        unsafe { __cpuid(0).eax >= 7 && __cpuid_count(7, 0).ebx & 1 << 23 != 0 }
     })
 }
 
