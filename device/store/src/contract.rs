@@ -447,7 +447,7 @@ fn every_change_is_counted<S: ObjectStore>(store: &S) {
     for (name, change) in changes {
         change(store).expect(name);
         let after = store.change_count(id);
-        assert!(after > before, "{name}: {before:?}, then {after:?}");
+        assert!(after > before, "{name}: {before}, then {after}");
         let mut bytes = [0; 8];
         let _ = (store.stat(id), store.read(id, 0, &mut bytes), store.attributes(id, None));
         assert_eq!(store.change_count(id), after, "reading is no change");

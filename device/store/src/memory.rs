@@ -418,8 +418,8 @@ impl ObjectStore for MemoryStore {
         })
     }
 
-    fn change_count(&self, _: ObjectId) -> Option<u64> {
-        Some(self.inner.lock().changes)
+    fn change_count(&self, _: ObjectId) -> u64 {
+        self.inner.lock().changes
     }
 
     fn attributes(&self, id: ObjectId, page: Option<u32>) -> Result<Vec<(AttributeId, Vec<u8>)>, StoreError> {

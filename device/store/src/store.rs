@@ -234,11 +234,8 @@ pub trait ObjectStore: Memberships + DigestStore + ObjectExaminer {
     fn attributes(&self, id: ObjectId, page: Option<u32>) -> Result<Vec<(AttributeId, Vec<u8>)>, StoreError>;
 
     /// Returns a number that grows with every change of an object's bytes or attributes while the
-    /// store is open, and possibly without one. `None` if the store does not count changes.
-    fn change_count(&self, id: ObjectId) -> Option<u64> {
-        let _ = id;
-        None
-    }
+    /// store is open, and possibly without one.
+    fn change_count(&self, id: ObjectId) -> u64;
 
     /// Returns up to `max` objects (at most [`MAX_LIST`]) with ids from `from` on, in order. Fewer
     /// than `max` are all. Fails with `ListGap` if it is unknown which ids in a range existed.

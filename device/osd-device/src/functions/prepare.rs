@@ -108,30 +108,28 @@ pub(crate) fn prepare(
     let result_object = if request.result_entry { objects.pop() } else { None };
     // Read before the code: a change meanwhile makes the entry useless, and never wrong.
     let changes = device.store.change_count(function);
-    let kept = changes.and_then(|changes| device.codes.get(function, changes));
-    let attributes = match &kept {
-        Some(kept) => kept.attributes.clone(),
+    let cached = device.codes.get(function, changes);
+    let attributes = match &cached {
+        Some(code) => code.attributes.clone(),
         None => attributes(device, function)?,
     };
     let engine = engine(request.engine, attributes.engine)?;
     if !attributes.supports(request.api) {
         return Err(OsdFailure::FunctionVersion.into());
     }
-    let length = match &kept {
-        Some(kept) => kept.bytes.len(),
+    let length = match &cached {
+        Some(code) => code.bytes.len(),
         None => code_length(device, function)?,
     };
     let requested = CodeRequest { function, bytes: length as u64, engine, api: request.api, caller: &caller };
     let reservation = runner.reserve_code(&requested).map_err(OsdFailure::Function)?;
-    let StoredCode { bytes, digest, .. } = match kept {
-        Some(kept) => kept,
+    let StoredCode { bytes, digest, .. } = match cached {
+        Some(code) => code,
         None => {
             let bytes = snapshot(device, function, length)?;
             let digest = *blake3::hash(&bytes).as_bytes();
             let stored = StoredCode { attributes: attributes.clone(), bytes, digest };
-            if let Some(changes) = changes {
-                device.codes.insert(function, changes, stored.clone());
-            }
+            device.codes.insert(function, changes, stored.clone());
             stored
         }
     };

@@ -150,6 +150,9 @@ impl ObjectStore for Faulty {
     fn attributes(&self, id: ObjectId, page: Option<u32>) -> Result<Vec<(AttributeId, Vec<u8>)>, StoreError> {
         self.inner.attributes(id, page)
     }
+    fn change_count(&self, id: ObjectId) -> u64 {
+        self.inner.change_count(id)
+    }
     fn list(&self, from: ObjectId, max: usize) -> Result<Vec<(ObjectId, ObjectType)>, StoreError> {
         let mut found = self.inner.list(from, max)?;
         match *self.gap.lock() {

@@ -516,9 +516,9 @@ impl ObjectStore for DiskStore {
         found.into_iter().map(one).collect()
     }
 
-    fn change_count(&self, id: ObjectId) -> Option<u64> {
+    fn change_count(&self, id: ObjectId) -> u64 {
         let _lock = self.lock(id).read();
-        Some(self.change_counts[self.lock_number(id)].load(Ordering::Relaxed))
+        self.change_counts[self.lock_number(id)].load(Ordering::Relaxed)
     }
 
     fn list(&self, from: ObjectId, max: usize) -> Result<Vec<(ObjectId, ObjectType)>, StoreError> {
