@@ -52,6 +52,6 @@ pub(crate) enum BenchCommand {
     /// Measure functions that run on devices, as in the ASF paper's Figures 4 to 13.
     Active(Active),
     /// Measure the levels of protection of block units, as in the LAZY paper's Figures 2 and 6 and
-    /// Tables 3 and 4; without M-lazy (`block create --protect lazy`), which it cannot measure yet.
+    /// Tables 3 and 4, with M-lazy and end-to-end protected disks.
     Lazy(Lazy),
 }

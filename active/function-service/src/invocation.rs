@@ -65,14 +65,15 @@ pub(crate) struct InvocationEnd {
     pub(crate) result: Vec<u8>,
     /// Requests that were refused for lack of authority.
     pub(crate) denials: u64,
-    /// Digests of the bytes that the function read, by handle; none for a handle that it did not
-    /// read.
+    /// Digests of the bytes that were read for the function, by handle; none for a handle without
+    /// reads.
     pub(crate) read_digests: Vec<Option<[u8; 32]>>,
     /// Whether the engine returned and can serve another call.
     pub(crate) reusable: bool,
 }
 
-/// Digests of the bytes that a function reads from the objects of its call.
+/// Digests of the bytes that are read for a function from the objects of its call. They include
+/// bytes that its engine reads ahead.
 struct ReadDigests(Vec<Option<Box<blake3::Hasher>>>);
 
 impl ReadDigests {
@@ -84,7 +85,7 @@ impl ReadDigests {
         Self(vec![None; if has_digests { call.objects.len() } else { 0 }])
     }
 
-    /// Adds bytes that the function read.
+    /// Adds bytes that were read for the function.
     fn add(&mut self, handle: u32, bytes: &[u8]) {
         let Some(digest) = usize::try_from(handle).ok().and_then(|handle| self.0.get_mut(handle)) else {
             return;

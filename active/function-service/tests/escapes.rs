@@ -31,12 +31,12 @@ const SOURCE: &str = r#"
 #include <sched.h>
 #include <unistd.h>
 static int64_t end(long result) { return result == -1 ? -errno : 1; }
-static int64_t no_trace(const char *path) { return end(open(path, O_RDONLY)); }
+static int64_t open_to_read(const char *path) { return end(open(path, O_RDONLY)); }
 int64_t osd_main(const osd_call *call) {
     const char *m = osd_method(call);
-    if (!strcmp(m, "open-passwd")) return no_trace("/etc/passwd");
-    if (!strcmp(m, "open-above-root")) return no_trace("../../../../etc/passwd");
-    if (!strcmp(m, "open-own-maps")) return no_trace("/proc/self/maps");
+    if (!strcmp(m, "open-passwd")) return open_to_read("/etc/passwd");
+    if (!strcmp(m, "open-above-root")) return open_to_read("../../../../etc/passwd");
+    if (!strcmp(m, "open-own-maps")) return open_to_read("/proc/self/maps");
     if (!strcmp(m, "create-file")) return end(open("/tmp/evil", O_CREAT | O_WRONLY, 0600));
     if (!strcmp(m, "connect-tcp")) {
         struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = 0x1600 };
