@@ -245,6 +245,27 @@ fn interrupted_setup_is_reported_or_repeated() {
         .fails(1)
         .says(&["interrupted", "remove the directory"]);
 
+    // Killed at any moment, it is interrupted, or done, or has made nothing.
+    for delay_ms in [2, 4, 6, 8, 10, 12, 16, 24] {
+        let data = folder.path().join(format!("osd{delay_ms}"));
+        let init = ["osd", "init", "--data", text(&data), "--capacity", "64M", "--name", "one"];
+        let mut child = command(&init)
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .expect("started");
+        std::thread::sleep(Duration::from_millis(delay_ms));
+        let _ = child.kill();
+        let _ = child.wait();
+        if data.join("init.incomplete").exists() {
+            run(&init).fails(1).says(&["interrupted", "remove the directory"]);
+        } else if data.join("device.toml").exists() {
+            run(&init).fails(1).says(&["already"]);
+        } else {
+            run(&init).ok();
+        }
+    }
+
     // A key that cannot be written is detected before the device is created.
     let data = folder.path().join("two");
     run(&["osd", "init", "--data", text(&data), "--capacity", "64M", "--key-out", "/proc/two.key"])
@@ -302,7 +323,8 @@ fn interrupted_up_is_created_again() {
         "--listen",
         "127.0.0.1:0",
     ];
-    for delay_ms in [20, 150, 400] {
+    // The first files are made after some milliseconds.
+    for delay_ms in [4, 8, 12, 16, 20, 24, 150, 400] {
         let mut child = command(&arguments)
             .stdout(std::process::Stdio::null())
             .stderr(std::process::Stdio::null())

@@ -250,7 +250,7 @@ impl DataDir {
         if fs::read_dir(root).map_err(at(root))?.next().is_some() {
             return Err(ProvisionError::NotEmpty(root.to_owned()));
         }
-        replace(root, MARKER_FILE, b"")?;
+        mark(root)?;
         let store = match make_store(&root.join(STORE_DIR)) {
             Ok(store) => store,
             Err(error) => return Ok(Err(error)),
@@ -415,6 +415,15 @@ fn read_key(path: &Path, identity: &DeviceIdentity) -> Result<InitialKey, Provis
 
 fn replace(dir: &Path, name: &str, content: &[u8]) -> Result<(), ProvisionError> {
     folder::replace(&DirectoryFolder(dir.to_owned()), name, content)
+}
+
+/// Marks a folder as incomplete. Not by [`replace`], whose temporary file would be the only one if
+/// this process is killed now.
+fn mark(dir: &Path) -> Result<(), ProvisionError> {
+    let marker = dir.join(MARKER_FILE);
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&marker);
+    file.and_then(|file| file.sync_all()).map_err(at(&marker))?;
+    sync_dir(dir)
 }
 
 fn sync_dir(dir: &Path) -> Result<(), ProvisionError> {

@@ -5,7 +5,7 @@
 //! it is empty.
 
 use std::fs::{self, DirBuilder, File};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -271,7 +271,9 @@ async fn create(config: &ClusterConfig, shutdown: &Shutdown, warn: WarningSink<'
             .at(data.shown())
             .hint("use another --data"));
     }
-    secret_file::write(&marker, b"")?;
+    // In place: a temporary file would be the only one if this process is killed now.
+    let file = File::options().write(true).create(true).truncate(false).mode(0o600).open(&marker);
+    file.and_then(|file| file.sync_all()).and_then(|()| File::open(data)?.sync_all()).map_err(at)?;
 
     let count = config.osds.unwrap_or(OSDS_DEFAULT);
     let mds_folder = data.join(MDS_FOLDER);
