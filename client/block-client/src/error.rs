@@ -57,7 +57,7 @@ pub enum BlockError {
     #[error("the unit is write protected")]
     WriteProtected,
     /// A session was established again since the last flush: a power failure between the two may
-    /// have lost earlier writes. Nothing was written.
+    /// have lost earlier writes. Nothing was sent over the new session.
     #[error("a session with the target was replaced since the last flush; the order of writes is unknown")]
     SessionReplaced,
     /// Another initiator has reserved the unit.

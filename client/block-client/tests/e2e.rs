@@ -272,6 +272,53 @@ async fn client_death_after_power_failure_loses_no_block() {
     }
 }
 
+/// A client dies with unflushed writes, and the unit loses power while another one opens the disk.
+#[tokio::test]
+async fn power_failure_during_open_loses_no_block() {
+    for (seed, commands) in (400..420).flat_map(|seed| (0..8).map(move |commands| (seed, commands))) {
+        let context = format!("seed {seed}, {commands} commands");
+        let test = TestDisk::new(seed).await;
+        let (mut oracle, mut random) = (Oracle::default(), SimRng::new(seed));
+        let disk = test.open().await.unwrap();
+        assert!(workload(&disk, &mut oracle, &mut random, 30).await, "{context}");
+        drop(disk);
+        test.unit.cycle_after(commands);
+        let disk = match test.open().await {
+            // Its own writes of the checkpoint.
+            Err(E2eError::LostWrites) => test.open().await,
+            opened => opened,
+        };
+        let disk = disk.unwrap_or_else(|error| panic!("{context}: {error}"));
+        oracle.verify(&disk, &context).await;
+    }
+}
+
+/// Reads find the loss at the same time as a flush, which opens the disk again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reads_beside_flush_recover_after_power_failure() {
+    for seed in 500..540 {
+        let test = TestDisk::new(seed).await;
+        let (mut oracle, mut random) = (Oracle::default(), SimRng::new(seed));
+        let disk = test.open().await.unwrap();
+        let cursor = disk.flush_cursor();
+        for _ in 0..8 {
+            assert!(workload(&disk, &mut oracle, &mut random, 12).await, "seed {seed}");
+            test.unit.power_cycle();
+            let read = |lba| {
+                let disk = disk.clone();
+                async move { tokio::spawn(async move { value(&disk, lba).await }).await.unwrap() }
+            };
+            let reads = futures_util::future::join_all((0..USED).map(read));
+            let (_, found) = tokio::join!(disk.flush(&cursor), reads);
+            for (lba, found) in (0..).zip(found) {
+                let found = found.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+                assert!(oracle.of(lba).contains(&found), "seed {seed}: block {lba} is {found}");
+            }
+            oracle.verify(&disk, &format!("seed {seed}")).await;
+        }
+    }
+}
+
 #[tokio::test]
 async fn ordered_writes_force_no_record() {
     let mut forced = [0, 0];

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Committed blocks that are listed as not authentic; further ones are errors of reads only.
+/// Committed blocks that are listed as not authentic. Each report of a further one counts as a
+/// block.
 const CORRUPT_MAX: usize = 1024;
 
 /// Blocks that were found damaged on the medium.
@@ -36,9 +37,13 @@ impl DamageList {
 
     /// Adds a committed block that is not authentic.
     pub(crate) fn add_corrupt(&mut self, lba: u64) {
-        if self.corrupt.len() < CORRUPT_MAX && self.corrupt.insert(lba) {
-            self.add_untaken(lba);
+        if self.corrupt.contains(&lba) {
+            return;
         }
+        if self.corrupt.len() < CORRUPT_MAX {
+            self.corrupt.insert(lba);
+        }
+        self.add_untaken(lba);
     }
 
     fn add_untaken(&mut self, first_lba: u64) {
@@ -69,5 +74,19 @@ impl DamageList {
     /// Takes the blocks that were added since the last call.
     pub(crate) const fn take(&mut self) -> Option<DamagedBlocks> {
         self.untaken.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_beyond_full_list_are_reported() {
+        let mut damage = DamageList::default();
+        let (listed, found) = (CORRUPT_MAX as u64, CORRUPT_MAX as u64 + 5);
+        (0..listed).chain(0..found).for_each(|lba| damage.add_corrupt(lba));
+        assert_eq!(damage.take(), Some(DamagedBlocks { first_lba: 0, count: found }));
+        assert_eq!((damage.count() as u64, damage.take()), (listed, None));
     }
 }

@@ -1,4 +1,4 @@
-//! Rate limit of audit records about unauthenticated peers.
+//! Rate limit of audit records about unauthenticated peers, and of those about integrity failures.
 //!
 //! Does: writes the first records of a kind (source, action, verdict) at once, and counts the rest
 //! in one later line.
@@ -28,7 +28,7 @@ const OTHERS_MAX: usize = 64;
 /// Key by which records are counted together.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RecordKind {
-    /// Address of the peer, or the name that it claims.
+    /// Address of the peer, the name that it claims, or a block unit.
     pub source: String,
     /// The attempted action.
     pub action: String,

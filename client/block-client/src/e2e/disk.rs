@@ -118,7 +118,12 @@ impl<M: SealedMedium, R: RootStore> E2eDisk<M, R> {
         keys: DiskKeys,
         options: E2eOptions,
     ) -> Result<(Self, OpenReport), E2eError> {
-        let (state, report) = open::load(&medium, &roots, &keys, &options).await?;
+        let load = || open::load(&medium, &roots, &keys, &options);
+        let (state, report) = match load().await {
+            // A loss of earlier clients: this one has written nothing.
+            Err(E2eError::LostWrites) => load().await?,
+            loaded => loaded?,
+        };
         let data_blocks = state.tree.layout().data_blocks();
         let disk = Self(Arc::new(DiskInner {
             medium,
@@ -202,8 +207,9 @@ impl<M: SealedMedium, R: RootStore> E2eDisk<M, R> {
 
     async fn read_piece(&self, lba: u64, buffer: Vec<u8>) -> Result<Vec<u8>, E2eError> {
         let blocks = buffer.len() as u64 / BLOCK;
+        let losses = self.0.losses.count();
         let piece = match self.0.read(lba, buffer).await {
-            Err(E2eError::Mismatch(_)) if self.0.lost_writes().await => {
+            Err(E2eError::Mismatch(_)) if self.0.has_lost_writes_since(losses).await => {
                 self.0.read(lba, buffer_of(blocks)).await
             }
             outcome => outcome,
@@ -397,7 +403,14 @@ impl<M: SealedMedium, R: RootStore> DiskInner<M, R> {
             let options = E2eOptions { seen_root: Some(state.root), ..self.options.clone() };
             (options, [state.root.lease_epoch, state.sealer.lease()])
         };
-        let (state, report) = open::load(&self.medium, &self.roots, &self.keys, &options).await?;
+        let loaded = {
+            let _flushing = self.flushing.lock().await;
+            open::load(&self.medium, &self.roots, &self.keys, &options).await
+        };
+        if matches!(loaded, Err(E2eError::LostWrites)) {
+            self.losses.record();
+        }
+        let (state, report) = loaded?;
         if !own_leases.contains(&state.root.lease_epoch) {
             // Another client has written: caches above this disk are old.
             self.state.lock().is_fenced = true;
@@ -413,13 +426,17 @@ impl<M: SealedMedium, R: RootStore> DiskInner<M, R> {
         self.checkpoint(false).await
     }
 
-    /// Whether the unit has lost writes. The disk is then opened again by the next request.
-    async fn lost_writes(&self) -> bool {
-        let is_possible = {
+    /// Whether the unit has lost writes since `losses` were counted. The next request opens the
+    /// disk again, unless another one has done so.
+    async fn has_lost_writes_since(&self, losses: u64) -> bool {
+        let (has_fault, has_unflushed) = {
             let state = self.state.lock();
-            state.has_fault || state.has_unflushed()
+            (state.has_fault, state.has_unflushed())
         };
-        is_possible && matches!(self.flush_medium().await, Err(E2eError::LostWrites | E2eError::Reopening))
+        let is_lost = has_fault
+            || has_unflushed
+                && matches!(self.flush_medium().await, Err(E2eError::LostWrites | E2eError::Reopening));
+        is_lost || self.losses.count() != losses
     }
 
     /// Returns the entries of a range.

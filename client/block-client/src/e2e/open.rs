@@ -12,6 +12,7 @@ use sealstone_block_e2e::{
 
 use super::state::DiskState;
 use super::{E2eError, E2eOptions, RootStore, SealedMedium, WriteGuarantee};
+use crate::BlockError;
 
 /// The keys of a disk.
 pub type DiskKeys = Arc<UnitKeyRing>;
@@ -57,7 +58,7 @@ pub(super) async fn format<M: SealedMedium, R: RootStore>(
 }
 
 /// Takes the lease and reads the state of the disk. The caller publishes a checkpoint before it
-/// serves requests.
+/// serves requests. Fails with `LostWrites` if the unit reports a loss, which it does once.
 pub(super) async fn load<M: SealedMedium, R: RootStore>(
     medium: &M,
     roots: &R,
@@ -82,6 +83,7 @@ pub(super) async fn load<M: SealedMedium, R: RootStore>(
         return Err(E2eError::Size { found: medium.blocks(), expected: root.unit_blocks });
     }
     let layout = DiskLayout::new(root.unit_blocks)?;
+    flush_earlier_writes(medium).await?;
     let mut replay = JournalReplay {
         medium,
         sealer: &sealer,
@@ -94,6 +96,15 @@ pub(super) async fn load<M: SealedMedium, R: RootStore>(
     replay.check_top().await?;
     let JournalReplay { tree, last, report, .. } = replay;
     Ok((DiskState::new(sealer, tree, root, last), report))
+}
+
+/// Makes durable what the unit has. Otherwise a power failure could lose blocks of an earlier
+/// client after their entries were read here, and the next root would have these entries.
+async fn flush_earlier_writes<M: SealedMedium>(medium: &M) -> Result<(), E2eError> {
+    medium.flush().await.map_err(|error| match error {
+        BlockError::LostWrites => E2eError::LostWrites,
+        error => error.into(),
+    })
 }
 
 async fn check_header<M: SealedMedium>(medium: &M, unit: &UnitId) -> Result<(), E2eError> {

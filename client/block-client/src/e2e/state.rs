@@ -139,9 +139,9 @@ impl DiskState {
         self.durable
     }
 
-    /// Whether there are acknowledged changes that are not durable.
-    pub(super) fn has_unflushed(&self) -> bool {
-        self.begin_flush().settled.0 > self.durable.0
+    /// Whether there are changes that may not be durable.
+    pub(super) const fn has_unflushed(&self) -> bool {
+        self.last.0 > self.durable.0
     }
 }
 
@@ -150,4 +150,40 @@ impl DiskState {
 pub(super) struct FlushScope {
     settled: (u64, ChainTag),
     written: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use sealstone_block_e2e::{BlockEntry, DiskLayout, KeyEpoch, LeaseEpoch, UnitId, UnitKey, UnitKeyRing};
+
+    use super::*;
+    use crate::e2e::fast_aead;
+
+    #[test]
+    fn change_behind_open_record_is_unflushed() {
+        let ring = UnitKeyRing::new(UnitId([1; 16]), KeyEpoch(1), UnitKey::new([2; 32]), fast_aead);
+        let sealer = Arc::new(DiskSealer::new(ring.expect("epoch 1"), LeaseEpoch(3)));
+        let start = (0, ChainTag::default());
+        let root = DiskRoot {
+            lease_epoch: LeaseEpoch(2),
+            version: 1,
+            unit_blocks: 256,
+            top: BlockEntry::UNWRITTEN,
+            checkpoint: start,
+            journal: start,
+            is_clean: true,
+            oldest_key: KeyEpoch(1),
+        };
+        let tree = IntegrityTree::new(DiskLayout::new(256).expect("large enough"), root.top, 16);
+        let mut state = DiskState::new(sealer, tree, root, start);
+        assert!(!state.has_unflushed());
+        state.begin_record(1, ChainTag::default(), 1);
+        state.begin_record(2, ChainTag::default(), 1);
+        state.end_change(2);
+        assert!(state.has_unflushed(), "the second change was acknowledged");
+        state.end_change(1);
+        let scope = state.begin_flush();
+        state.end_flush(scope);
+        assert!(!state.has_unflushed());
+    }
 }

@@ -53,6 +53,8 @@ struct SimulatedState {
     is_replaced: bool,
     /// Commands until the power fails.
     left: Option<u64>,
+    /// Commands until the power fails and returns, and the last command of an earlier client then.
+    cycle: Option<(u64, u64)>,
     is_off: bool,
     has_lost: bool,
     random: SimRng,
@@ -74,6 +76,7 @@ impl SimulatedUnit {
             keeps_order,
             is_replaced: true,
             left: None,
+            cycle: None,
             is_off: false,
             has_lost: false,
             random: SimRng::new(seed ^ 0xABCD),
@@ -98,6 +101,13 @@ impl SimulatedUnit {
         state.has_lost |= !state.cached.is_empty();
         state.is_replaced = true;
         state.lose_cache();
+    }
+
+    /// Loses power after this number of commands of the next client, and gets it back at once. The
+    /// flush of that client reports its own writes only.
+    pub(crate) fn cycle_after(&self, commands: u64) {
+        let mut state = self.0.lock().unwrap();
+        state.cycle = Some((commands, state.commands));
     }
 
     /// Returns a copy of what is stored.
@@ -175,6 +185,14 @@ impl SimulatedState {
     fn command(&mut self) -> Result<bool, BlockError> {
         if self.is_off {
             return Err(BlockError::Busy);
+        }
+        match self.cycle.take() {
+            Some((0, last)) => {
+                self.has_lost |= self.cached.iter().any(|(command, ..)| *command > last);
+                self.is_replaced = true;
+                self.lose_cache();
+            }
+            cycle => self.cycle = cycle.map(|(left, last)| (left - 1, last)),
         }
         if let Some(left) = &mut self.left {
             self.is_off = *left == 0;
