@@ -149,34 +149,29 @@ impl Output {
     /// Returns a progress bar over bytes; hidden with `--json` or `--quiet`, and where standard
     /// error is no terminal.
     pub(crate) fn progress(self, total_bytes: Option<u64>, what: &str) -> ProgressBar {
-        let bar = match total_bytes {
-            Some(total) => ProgressBar::new(total),
-            None => ProgressBar::new_spinner(),
-        };
-        if self.json || self.quiet || !io::stderr().is_terminal() {
-            bar.set_draw_target(ProgressDrawTarget::hidden());
+        match total_bytes {
+            Some(total) => {
+                let template =
+                    "{msg:16!} [{wide_bar}] {bytes:>10}/{total_bytes:10} {binary_bytes_per_sec:>12} {eta:>4}";
+                self.bar(ProgressBar::new(total), template, what)
+            }
+            None => {
+                let template = "{msg:24!} {spinner} {bytes:>10} {binary_bytes_per_sec:>12}";
+                self.bar(ProgressBar::new_spinner(), template, what)
+            }
         }
-        let template = if total_bytes.is_some() {
-            "{msg:16!} [{wide_bar}] {bytes:>10}/{total_bytes:10} {binary_bytes_per_sec:>12} {eta:>4}"
-        } else {
-            "{msg:24!} {spinner} {bytes:>10} {binary_bytes_per_sec:>12}"
-        };
-        bar.set_style(
-            ProgressStyle::with_template(template).expect("a fixed template parses").progress_chars("=> "),
-        );
-        bar.set_message(printable(what).into_owned());
-        bar
     }
-}
 
-impl Output {
     /// Returns a progress bar over a count; hidden where [`Output::progress`] is.
     pub(crate) fn counting(self, total: u64, what: &str) -> ProgressBar {
-        let bar = ProgressBar::new(total);
+        let template = "{msg:16!} [{wide_bar}] {pos:>10}/{len:10} {per_sec:>12} {eta:>4}";
+        self.bar(ProgressBar::new(total), template, what)
+    }
+
+    fn bar(self, bar: ProgressBar, template: &str, what: &str) -> ProgressBar {
         if self.json || self.quiet || !io::stderr().is_terminal() {
             bar.set_draw_target(ProgressDrawTarget::hidden());
         }
-        let template = "{msg:16!} [{wide_bar}] {pos:>10}/{len:10} {per_sec:>12} {eta:>4}";
         bar.set_style(
             ProgressStyle::with_template(template).expect("a fixed template parses").progress_chars("=> "),
         );

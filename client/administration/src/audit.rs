@@ -6,12 +6,14 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use sealstone_client::{Client, FilePath, IssueEntry, IssueKind};
-use sealstone_failure::text::{ShownPath as _, hex, set_bytes, snake_case};
+use sealstone_failure::text::{ShownPath as _, hex, set_bytes};
 use sealstone_failure::{Failure, Outcome};
 use sealstone_osd::Permissions;
 use sealstone_units::utc;
 use serde::Deserialize;
 use serde_json::{Value, json};
+
+use crate::capability_files::permission_names;
 
 /// Maximum length of a line of a device's log, bytes.
 const LINE_MAX: u64 = 64 * 1024;
@@ -61,12 +63,7 @@ fn principal(entry: &IssueEntry) -> String {
 
 fn permissions(entry: &IssueEntry) -> Vec<String> {
     let [a, b] = entry.permissions.to_be_bytes();
-    let held = Permissions::from_bytes([a, b, 0, 0, 0]);
-    Permissions::NAMES
-        .iter()
-        .filter(|(one, _)| held.contains(*one))
-        .map(|(_, name)| snake_case(name))
-        .collect()
+    permission_names(Permissions::from_bytes([a, b, 0, 0, 0]))
 }
 
 /// Reads a device's log and its older segments.

@@ -25,6 +25,12 @@ const fn method_name(method: SecurityMethod) -> &'static str {
     }
 }
 
+/// Returns the names of permissions in JSON and text.
+pub(crate) fn permission_names(permissions: Permissions) -> Vec<String> {
+    let contained = Permissions::NAMES.iter().filter(|(permission, _)| permissions.contains(*permission));
+    contained.map(|(_, name)| snake_case(name)).collect()
+}
+
 /// Returns the fields of a capability. Capability keys are never printed.
 fn capability(bytes: &[u8]) -> Value {
     let generation = [Generation::Osd1, Generation::Osd2]
@@ -36,13 +42,9 @@ fn capability(bytes: &[u8]) -> Value {
         return json!({ "sealed": true });
     }
     let Ok(capability) = bytes.parse() else { return json!({ "readable": false }) };
-    let permissions: Vec<String> = Permissions::NAMES
-        .iter()
-        .filter(|(permission, _)| capability.permissions.contains(*permission))
-        .map(|(_, name)| snake_case(name))
-        .collect();
     let mut value = json!({
-        "sealed": false, "permissions": permissions, "method": method_name(capability.method),
+        "sealed": false, "permissions": permission_names(capability.permissions),
+        "method": method_name(capability.method),
         "expires_ms": capability.expires_ms, "key_version": capability.key_version,
         "audit": hex(&capability.audit),
     });

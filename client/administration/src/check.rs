@@ -11,7 +11,7 @@ use sealstone_mds_protocol::ErrorCode;
 use sealstone_units::utc;
 use serde_json::{Value, json};
 
-use crate::observer::{OperationObserver, OperationUnit};
+use crate::observer::{OperationObserver, OperationProgress, OperationUnit};
 
 /// Interval between two polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -173,7 +173,7 @@ async fn follow(
     observer: &dyn OperationObserver,
     begun: CheckStatus,
 ) -> Outcome<CheckStatus> {
-    observer.begin(OperationUnit::Items, begun.nodes_all.max(1), "nodes");
+    let progress = OperationProgress::begin(observer, OperationUnit::Items, begun.nodes_all.max(1), "nodes");
     let mut now = begun.clone();
     while !matches!(now.phase, CheckPhase::Done | CheckPhase::Failed) {
         let (what, at, all) = match now.phase {
@@ -182,8 +182,8 @@ async fn follow(
             CheckPhase::Objects => ("objects", now.objects, now.objects.max(now.nodes_all)),
             _ => ("nodes", now.nodes, now.nodes_all),
         };
-        observer.label(what);
-        observer.progress(at, all.max(at).max(1));
+        progress.label(what);
+        progress.set(at, all.max(at).max(1));
         tokio::time::sleep(POLL_INTERVAL).await;
         now = match client.last_check().await? {
             Some(now) if (now.number, now.began_ms) == (begun.number, begun.began_ms) => now,
@@ -193,7 +193,6 @@ async fn follow(
             }
         };
     }
-    observer.end();
     if now.phase == CheckPhase::Failed {
         return Err(Failure::operation(format!("the check ended early: {}", now.problem)));
     }

@@ -12,7 +12,7 @@ use sealstone_store::{DamageKind, ObjectStore as _, StoreError, StoreFault};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::observer::{OperationObserver, OperationUnit};
+use crate::observer::{OperationObserver, OperationProgress, OperationUnit};
 
 /// Maximum number of damaged objects that the text lists.
 const LINES_MAX: usize = 1000;
@@ -60,12 +60,11 @@ pub fn check_device(
             .hint("run it without --repair to see what can be read"));
     }
     let name = folder.identity.name.clone();
-    observer.begin(OperationUnit::Bytes, store.space().used, &name);
+    let progress = OperationProgress::begin(observer, OperationUnit::Bytes, store.space().used, &name);
     let seen = inspect(&store, repair.then(now_ms), |so_far| {
         // Blocks that several objects share are read once per object.
-        observer.progress(so_far.bytes, so_far.bytes_total.max(so_far.bytes));
+        progress.set(so_far.bytes, so_far.bytes_total.max(so_far.bytes));
     });
-    observer.end();
     let seen = seen.map_err(|error: StoreError| Failure::operation(chain(&error)).at(data.shown()))?;
     let objects = seen.findings.iter().map(damaged_object).collect();
     let faults = seen.faults.iter().map(ToString::to_string).collect();

@@ -5,8 +5,7 @@ use sealstone_failure::{Failure, Outcome};
 use sealstone_mds_protocol::DeviceState;
 
 /// Returns the name of a device's state in JSON and text.
-#[must_use]
-pub const fn state_name(state: DeviceState) -> &'static str {
+pub(crate) const fn state_name(state: DeviceState) -> &'static str {
     match state {
         DeviceState::Joining => "joining",
         DeviceState::Active => "active",
@@ -40,7 +39,10 @@ pub async fn device_of_name(client: &Client, name: Option<&str>) -> Outcome<Opti
 }
 
 /// Returns a device by its number.
-pub(crate) async fn fetch_device(client: &Client, id: DeviceId) -> Outcome<Device> {
+///
+/// # Errors
+/// It was removed.
+pub async fn fetch_device(client: &Client, id: DeviceId) -> Outcome<Device> {
     let devices = client.device_list().await?;
     devices
         .into_iter()

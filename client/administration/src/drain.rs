@@ -10,7 +10,7 @@ use sealstone_units::utc;
 use serde_json::{Value, json};
 
 use crate::devices::{fetch_device, required_device, state_name};
-use crate::observer::{OperationObserver, OperationUnit, WaitLimit};
+use crate::observer::{OperationObserver, OperationProgress, OperationUnit, WaitLimit};
 
 /// Interval between two polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
@@ -59,22 +59,20 @@ pub async fn drain(
     if wait == WaitLimit::None {
         return Ok(DrainReport(device));
     }
-    observer.begin(OperationUnit::Bytes, 1, name);
+    let progress = OperationProgress::begin(observer, OperationUnit::Bytes, 1, name);
     let begun = Instant::now();
     while is_under_way(&device) {
         if wait.is_over(begun) {
-            observer.end();
             return Err(Failure::operation(format!("timed out: {}", left(&device))).at(name).hint(
                 "the metadata server continues; `sealstone osd drain NAME --show` shows the progress",
             ));
         }
         if let Some(drain) = &device.drain {
-            observer.progress(drain.moved_bytes, drain.moved_bytes.saturating_add(drain.left_bytes));
+            progress.set(drain.moved_bytes, drain.moved_bytes.saturating_add(drain.left_bytes));
         }
         tokio::time::sleep(POLL_INTERVAL).await;
         device = fetch_device(client, id).await?;
     }
-    observer.end();
     if device.drain.is_none() {
         return Err(Failure::operation("the drain was undone by another command").at(name));
     }

@@ -3,12 +3,13 @@
 use std::time::{Duration, Instant};
 
 use sealstone_client::{Client, Metadata};
+use sealstone_failure::text::hex;
 use sealstone_failure::{Failure, Outcome};
 use sealstone_mds_protocol::{Device, DeviceId, KeyInfo, KeyLevel, KeyUse, Request, Response};
 use sealstone_units::utc;
 use serde_json::{Value, json};
 
-use crate::observer::{OperationObserver, OperationUnit, WaitLimit};
+use crate::observer::{OperationObserver, OperationProgress, OperationUnit, WaitLimit};
 
 /// Interval between two polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -127,16 +128,14 @@ pub async fn rotate_keys(
     if wait == WaitLimit::None {
         return Ok(report(requested, 0));
     }
-    observer.begin(OperationUnit::Items, requested, "keys");
+    let shown = OperationProgress::begin(observer, OperationUnit::Items, requested, "keys");
     loop {
         let (open, stuck, changed) = progress(client, Request::KeyProgress { device }).await?;
-        observer.progress(requested.saturating_sub(open), requested);
+        shown.set(requested.saturating_sub(open), requested);
         if open == 0 {
-            observer.end();
             return Ok(report(open, changed.saturating_sub(before)));
         }
         if wait.is_over(started) {
-            observer.end();
             return Err(keys_pending(open, stuck));
         }
         tokio::time::sleep(POLL_INTERVAL).await;
@@ -154,8 +153,8 @@ fn device_name(info: &KeyInfo, devices: &[Device]) -> String {
     found.map_or_else(|| info.device.0.to_string(), |device| device.name.to_string())
 }
 
-fn hex(identifier: Option<[u8; 7]>) -> Option<String> {
-    identifier.map(|bytes| bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+fn identifier(info: &KeyInfo) -> Option<String> {
+    info.identifier.map(|identifier| hex(&identifier))
 }
 
 const fn usage(info: &KeyInfo) -> &'static str {
@@ -177,7 +176,7 @@ fn key_json(info: &KeyInfo, devices: &[Device]) -> Value {
         "device": device_name(info, devices), "level": info.level.name().to_lowercase(),
         "partition": is_below(info).then_some(info.partition),
         "version": (info.level == KeyLevel::Working).then_some(info.version),
-        "state": usage(info), "identifier": hex(info.identifier),
+        "state": usage(info), "identifier": identifier(info),
         "set_ms": (info.set_ms > 0).then_some(info.set_ms), "dead_ms": (info.dead_ms > 0).then_some(info.dead_ms),
         "credentials": (info.level == KeyLevel::Working).then_some(info.credentials),
     })
@@ -194,7 +193,7 @@ fn line(info: &KeyInfo, devices: &[Device]) -> String {
         device_name(info, devices),
         info.level.name().to_lowercase(),
         usage(info),
-        hex(info.identifier).unwrap_or_default(),
+        identifier(info).unwrap_or_default(),
     )
 }
 

@@ -33,7 +33,7 @@ pub use capacity::CapacityReport;
 pub use check::{CheckReport, CountReport, check, count_again, last_check};
 pub use clock_report::clock_text;
 pub use device_check::{DeviceCheckReport, check_device};
-pub use devices::{device_of_name, required_device, state_name};
+pub use devices::{device_of_name, fetch_device, required_device};
 pub use drain::{DrainAction, DrainReport, drain};
 pub use function_status::{function_status, function_status_text};
 pub use keys::{KeyRotation, KeyRotationReport, KeysReport, list_keys, rotate_keys};

@@ -9,7 +9,7 @@ use sealstone_mds_protocol::{Request, Response};
 use sealstone_units::utc;
 use serde_json::{Value, json};
 
-use crate::observer::{OperationObserver, OperationUnit, WaitLimit};
+use crate::observer::{OperationObserver, OperationProgress, OperationUnit, WaitLimit};
 
 /// Interval between two polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
@@ -66,20 +66,18 @@ pub async fn rebalance(
     if wait == WaitLimit::None {
         return Ok(RebalanceReport(state));
     }
-    observer.begin(OperationUnit::Bytes, 1, "devices");
+    let progress = OperationProgress::begin(observer, OperationUnit::Bytes, 1, "devices");
     let begun = Instant::now();
     while let Some(now) = state.as_ref().filter(|state| state.done_ms.is_none()) {
         if wait.is_over(begun) {
-            observer.end();
             let message = format!("timed out: at least {} remain to be moved", human_bytes(now.left_bytes));
             let hint = "the metadata server continues; `sealstone osd rebalance --show` shows the progress";
             return Err(Failure::operation(message).hint(hint));
         }
-        observer.progress(now.moved_bytes, now.moved_bytes.saturating_add(now.left_bytes));
+        progress.set(now.moved_bytes, now.moved_bytes.saturating_add(now.left_bytes));
         tokio::time::sleep(POLL_INTERVAL).await;
         state = request_state(client, Request::RebalanceShow {}).await?;
     }
-    observer.end();
     if state.as_ref().is_some_and(|state| state.stopped) {
         return Err(Failure::operation("the rebalance was stopped by another command"));
     }

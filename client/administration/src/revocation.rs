@@ -10,7 +10,7 @@ use sealstone_units::utc;
 use serde_json::{Value, json};
 
 use crate::keys::{keys_pending, progress};
-use crate::observer::{OperationObserver, OperationUnit, WaitLimit};
+use crate::observer::{OperationObserver, OperationProgress, OperationUnit, WaitLimit};
 
 /// Interval between two polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -98,13 +98,13 @@ pub async fn follow_revocation(
     started: Instant,
     observer: &dyn OperationObserver,
 ) -> Outcome<RevocationReport> {
-    observer.begin(OperationUnit::Items, revocation.total, "objects");
+    let progress = OperationProgress::begin(observer, OperationUnit::Items, revocation.total, "objects");
     while revocation.done_ms.is_none() && !wait.is_over(started) {
         tokio::time::sleep(POLL_INTERVAL).await;
         revocation = client.revocation(revocation.id).await?;
-        observer.progress(revocation.total.saturating_sub(revocation.open), revocation.total);
+        progress.set(revocation.total.saturating_sub(revocation.open), revocation.total);
     }
-    observer.end();
+    drop(progress);
     let devices = DeviceNames::load(client).await;
     let elapsed = started.elapsed();
     if !revocation.complete {

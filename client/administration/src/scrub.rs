@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 pub use sealstone_device_server::ScrubAction;
 
 use crate::device_check::{summary, verdict};
-use crate::observer::{OperationObserver, OperationUnit};
+use crate::observer::{OperationObserver, OperationProgress, OperationUnit};
 
 /// Interval between two polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -118,14 +118,14 @@ fn request(folder: &Path, action: ScrubAction) -> Outcome<ScrubReport> {
 
 /// Waits until the scrub ends.
 fn follow(observer: &dyn OperationObserver, folder: &Path, report: &mut ScrubReport) -> Outcome {
-    observer.begin(OperationUnit::Bytes, report.bytes_total, &report.device);
+    let progress =
+        OperationProgress::begin(observer, OperationUnit::Bytes, report.bytes_total, &report.device);
     while report.running {
         // Blocks that several objects share are read once per object.
-        observer.progress(report.bytes, report.bytes_total.max(report.bytes));
+        progress.set(report.bytes, report.bytes_total.max(report.bytes));
         std::thread::sleep(POLL_INTERVAL);
         *report = request(folder, ScrubAction::Show)?;
     }
-    observer.end();
     Ok(())
 }
 

@@ -17,6 +17,7 @@ use sealstone_fuse::DiskMountOptions;
 use sealstone_initiator::TargetUrl;
 use sealstone_mounts::{RemarkSink, mount_failure, until_unmounted};
 use sealstone_nbd::{BlockBackend, E2eBackend, ExportName, NbdSocket, SocketError, UnitBackend};
+use tokio::task::JoinSet;
 
 use crate::disk;
 use crate::mounted_file::MountedFile;
@@ -174,16 +175,16 @@ async fn attach_protected(
         .ok_or_else(|| Failure::new(FailureKind::Denied, "not logged in").hint("sealstone login NAME"))?;
     let disk = disk::open(&user, unit, header).await?;
     let (sender, receiver) = tokio::sync::mpsc::channel(REPORTS_MAX);
-    let keeper = tokio::spawn(disk::keep(disk.clone(), is_read_only, receiver));
+    // A dropped call ends it; a detached task would renew the lease for ever.
+    let mut keeper = JoinSet::new();
+    keeper.spawn(disk::keep(disk.clone(), is_read_only, receiver));
     // A full queue has enough reports.
     let report = move |text| drop(sender.try_send(text));
     let backend = Arc::new(E2eBackend::new(disk.clone(), is_read_only, report));
     let (name, protect) = (options.address.name(), END_TO_END.to_owned());
     let export = NewExport { url, name, size: disk.bytes(), protect };
     let served = export_until_end(&options.place, export, backend, caller).await;
-    let closed = disk::close(&user, &disk).await;
-    keeper.abort();
-    closed?;
+    disk::close(&user, &disk).await?;
     served
 }
 

@@ -7,7 +7,6 @@ use std::time::Duration;
 use sealstone_block_client::BlockUnitClient;
 use sealstone_block_client::e2e::{DiskKeys, E2eDisk, E2eError, E2eOptions, RootStoreError, UnitMedium};
 use sealstone_block_e2e::{DiskHeader, DiskRoot, DiskSealer, LeaseEpoch, ROOT_LEN, UnitId};
-use sealstone_client::Client;
 use sealstone_failure::text::{ShownPath as _, hex};
 use sealstone_failure::{Failure, FailureKind, Outcome, chain, secret_file};
 use sealstone_mds_protocol::Name;
@@ -28,7 +27,7 @@ pub(crate) async fn open(
     unit: BlockUnitClient,
     header: &DiskHeader,
 ) -> Outcome<AttachedDisk> {
-    let name = disk_of_unit(&user.client, &header.unit).await?;
+    let name = disk_of_unit(user, &header.unit).await?;
     let access = user.client.disk(name.clone()).await?;
     let keys: DiskKeys = Arc::new(user.keys(&access)?);
     let seen = SeenRoot::new(user, &header.unit);
@@ -120,21 +119,12 @@ fn disk_failure(error: &E2eError, name: &Name) -> Failure {
     }
 }
 
-async fn disk_of_unit(client: &Client, unit: &UnitId) -> Outcome<Name> {
-    let mut after = None;
-    loop {
-        let (page, more) = client.disks(after).await?;
-        if let Some(disk) = page.iter().find(|disk| disk.unit == unit.0) {
-            return Ok(disk.name.clone());
-        }
-        after = page.last().map(|disk| disk.name.clone());
-        if !more {
-            let text = "the unit has an end-to-end protected disk of which you have no key";
-            return Err(
-                Failure::new(FailureKind::Denied, text).hint("its owner can grant it: sealstone block grant")
-            );
-        }
-    }
+async fn disk_of_unit(user: &UserDisks, unit: &UnitId) -> Outcome<Name> {
+    let found = user.list().await?.into_iter().find(|disk| disk.unit == unit.0);
+    found.map(|disk| disk.name).ok_or_else(|| {
+        let text = "the unit has an end-to-end protected disk of which you have no key";
+        Failure::new(FailureKind::Denied, text).hint("its owner can grant it: sealstone block grant")
+    })
 }
 
 /// The file with the last root that this client has seen, sealed as the metadata server has it.

@@ -11,10 +11,7 @@ use crate::user_disks::UserDisks;
 
 /// Returns the header of a protected disk, if the unit has one. A first block that is damaged has
 /// none: it can be written again.
-///
-/// # Errors
-/// The unit is unavailable, or the header is malformed.
-pub async fn unit_header(unit: &BlockUnitClient) -> Outcome<Option<DiskHeader>> {
+pub(crate) async fn unit_header(unit: &BlockUnitClient) -> Outcome<Option<DiskHeader>> {
     if unit.geometry().bytes < BLOCK_LEN as u64 {
         return Ok(None);
     }

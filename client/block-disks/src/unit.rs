@@ -136,10 +136,7 @@ pub(crate) struct UnitLocation {
 }
 
 /// Opens sessions to a unit.
-///
-/// # Errors
-/// The unit or its device is not found, refuses the login, or has less protection than required.
-pub async fn connect_unit(address: &UnitAddress, options: &UnitOptions) -> Outcome<BlockUnitClient> {
+pub(crate) async fn connect_unit(address: &UnitAddress, options: &UnitOptions) -> Outcome<BlockUnitClient> {
     connect(locate(address, options)?, options).await
 }
 

@@ -238,10 +238,7 @@ impl UserDisks {
     }
 
     /// Creates the record of a disk and its key, after a remark about the loss of keys.
-    ///
-    /// # Errors
-    /// A disk has this name, or the secret key cannot be read or created.
-    pub async fn create(self, disk: &str, remark: RemarkSink<'_>) -> Outcome<NewDisk> {
+    pub(crate) async fn create(self, disk: &str, remark: RemarkSink<'_>) -> Outcome<NewDisk> {
         remark(&format!(
             "only {} and users that you grant can open disk {disk}: if all these keys are lost, its data are lost",
             self.key_file.shown()
@@ -277,7 +274,7 @@ impl UserDisks {
 }
 
 /// A record of a disk whose unit is not formatted yet.
-pub struct NewDisk {
+pub(crate) struct NewDisk {
     user: UserDisks,
     name: Name,
     keys: DiskKeys,
@@ -285,10 +282,7 @@ pub struct NewDisk {
 
 impl NewDisk {
     /// Formats the unit.
-    ///
-    /// # Errors
-    /// The unit or the metadata server is unavailable.
-    pub async fn format(&self, unit: BlockUnitClient) -> Outcome {
+    pub(crate) async fn format(&self, unit: BlockUnitClient) -> Outcome {
         let roots = MdsRoots::new(self.user.client.clone(), self.name.clone());
         let medium = LeasedMedium { unit: UnitMedium::new(unit), lease: roots.lease.clone() };
         let formatted = roots.renew_during(E2eDisk::format(&medium, &roots, &self.keys)).await;
@@ -297,7 +291,7 @@ impl NewDisk {
     }
 
     /// Removes the record of a disk whose unit could not be created.
-    pub async fn discard(self) {
+    pub(crate) async fn discard(self) {
         if let Err(error) = self.user.client.remove_disk(self.name).await {
             tracing::warn!(%error, "cannot remove the record of the disk; remove it with `sealstone block rm NAME --record`");
         }

@@ -1,8 +1,8 @@
 //! Files of a run: operands, and all files below operands that are directories.
 
-use sealstone_client::{Client, FileKind, FilePath};
+use sealstone_client::{Client, FileKind, FilePath, Name};
 use sealstone_failure::{Failure, Outcome};
-use sealstone_transfer::{join, list_readable};
+use sealstone_transfer::{join, list_readable, matches_wildcards};
 
 /// A file of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,10 +64,12 @@ impl InputFiles {
     async fn add(&mut self, client: &Client, top: &FilePath) -> Outcome {
         let stat = match client.stat(top).await {
             Ok(stat) => stat,
-            Err(error) if error.is_not_found() && has_wildcard(last_name(top)) => {
-                return self.add_matching(client, top).await;
-            }
-            Err(error) => return Err(Failure::from(error).at(top)),
+            Err(error) => match top.split_last() {
+                Some((folder, pattern)) if error.is_not_found() && has_wildcard(&pattern) => {
+                    return self.add_matching(client, top, &folder, &pattern).await;
+                }
+                _ => return Err(Failure::from(error).at(top)),
+            },
         };
         match stat.kind {
             FileKind::File => {
@@ -82,23 +84,25 @@ impl InputFiles {
         self.add_below(client, top).await
     }
 
-    /// Adds the files whose names match the last name of a path; `*` and `?` have their usual
-    /// meaning.
-    async fn add_matching(&mut self, client: &Client, top: &FilePath) -> Outcome {
+    /// Adds the files of a folder whose names match the last name of a path; `*` and `?` have their
+    /// usual meaning.
+    async fn add_matching(
+        &mut self,
+        client: &Client,
+        top: &FilePath,
+        folder: &FilePath,
+        pattern: &Name,
+    ) -> Outcome {
         let at = |error| Failure::from(error).at(top);
-        let pattern = last_name(top);
-        let folder = &top.as_bytes()[..top.as_bytes().len() - pattern.len()];
-        let folder = FilePath::new(folder).map_err(|error| Failure::usage(error).at(top))?;
-        let entries = client.list(&folder).map_err(at)?.collect().await.map_err(at)?;
+        let pattern = pattern.as_bytes();
+        let entries = client.list(folder).map_err(at)?.collect().await.map_err(at)?;
         let mut found = Vec::new();
         for entry in entries {
             let name = entry.name.as_bytes();
             // As in a shell, hidden files are named by a dot.
             let is_visible = !name.starts_with(b".") || pattern.starts_with(b".");
             if entry.kind == FileKind::File && is_visible && matches_wildcards(pattern, name) {
-                let path = folder.as_bytes().strip_suffix(b"/").unwrap_or(folder.as_bytes());
-                let path = FilePath::new([path, b"/", name].concat());
-                let path = path.map_err(|error| Failure::usage(error).at(top))?;
+                let path = folder.join(&entry.name).map_err(|error| Failure::usage(error).at(top))?;
                 let is_empty = entry.stat.as_ref().is_some_and(|stat| stat.size == 0);
                 found.push(InputFile { path, is_empty, mode: entry.stat.map(|stat| stat.mode) });
             }
@@ -133,58 +137,6 @@ impl InputFiles {
     }
 }
 
-/// Returns the last name of a path.
-fn last_name(path: &FilePath) -> &[u8] {
-    path.as_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default()
-}
-
-fn has_wildcard(name: &[u8]) -> bool {
-    name.iter().any(|byte| matches!(byte, b'*' | b'?'))
-}
-
-/// Whether a name matches a pattern, in time of at most the product of their lengths.
-fn matches_wildcards(pattern: &[u8], name: &[u8]) -> bool {
-    let (mut at, mut position) = (0, 0);
-    // The last `*`, and the name's position where it ends.
-    let mut star: Option<(usize, usize)> = None;
-    while position < name.len() {
-        match pattern.get(at) {
-            Some(b'*') => {
-                star = Some((at, position));
-                at += 1;
-            }
-            Some(byte) if *byte == b'?' || *byte == name[position] => (at, position) = (at + 1, position + 1),
-            _ => match &mut star {
-                Some((star, end)) => {
-                    *end += 1;
-                    (at, position) = (*star + 1, *end);
-                }
-                None => return false,
-            },
-        }
-    }
-    pattern[at..].iter().all(|byte| *byte == b'*')
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn wildcards_match_whole_names() {
-        for (pattern, name, expected) in [
-            ("*.parquet", "a.parquet", true),
-            ("*.parquet", "a.parquet.old", false),
-            ("a?c*", "abc", true),
-            ("a?c*", "ac", false),
-            ("*a*b*", "xxaxxbxx", true),
-            ("*a*b", "aab", true),
-            ("*a*b", "aba", false),
-            ("**", "", true),
-            ("?", "", false),
-            ("a", "a", true),
-        ] {
-            assert_eq!(matches_wildcards(pattern.as_bytes(), name.as_bytes()), expected, "{pattern} {name}");
-        }
-    }
+fn has_wildcard(name: &Name) -> bool {
+    name.as_bytes().iter().any(|byte| matches!(byte, b'*' | b'?'))
 }

@@ -2,28 +2,28 @@
 
 use sealstone_client::FilePath;
 use sealstone_client::functions::{FunctionError, JobStatus};
-use sealstone_failure::{Failure, FailureKind};
+use sealstone_failure::{Failure, FailureKind, Outcome};
 use sealstone_functions::SHIPPED_FUNCTIONS;
 
 /// Directory of functions that are named without a slash.
 pub const LIBRARY: &str = "/.functions";
 
 /// Returns a name of the wire format in the form of JSON.
-#[must_use]
-pub fn json_name(name: &str) -> String {
+pub(crate) fn json_name(name: &str) -> String {
     name.replace('-', "_")
 }
 
 /// Whether the path is below [`LIBRARY`].
-#[must_use]
-pub fn is_in_library(path: &FilePath) -> bool {
+pub(crate) fn is_in_library(path: &FilePath) -> bool {
     path.as_bytes().strip_prefix(LIBRARY.as_bytes()).is_some_and(|rest| rest.starts_with(b"/"))
 }
 
 /// Returns the path of a function of the library.
-#[must_use]
-pub fn library_path(name: &str) -> String {
-    format!("{LIBRARY}/{name}")
+///
+/// # Errors
+/// The name is not that of a file.
+pub fn library_path(name: &str) -> Outcome<FilePath> {
+    FilePath::new(format!("{LIBRARY}/{name}")).map_err(Failure::usage)
 }
 
 /// Adds the path to a failure, and the next step if it does not exist.
@@ -33,7 +33,8 @@ pub fn at_function(error: FunctionError, path: &FilePath) -> Failure {
     if failure.kind != FailureKind::NotFound {
         return failure;
     }
-    if SHIPPED_FUNCTIONS.iter().any(|function| path.as_bytes() == library_path(function.name).as_bytes()) {
+    if SHIPPED_FUNCTIONS.iter().any(|function| library_path(function.name).is_ok_and(|known| known == *path))
+    {
         return failure.hint(
             "an administrator stores the shipped functions by `sealstone fn install`; `sealstone fn ls` lists \
              those of /.functions",
@@ -42,11 +43,15 @@ pub fn at_function(error: FunctionError, path: &FilePath) -> Failure {
     failure.hint("`sealstone fn ls` lists the functions of /.functions")
 }
 
-/// Returns the failure of a job that ended without a complete result.
-#[must_use]
-pub fn failure_of_ended(job: &str, status: &JobStatus) -> Failure {
+/// Returns the state and exit reason of a run as text: `failed: trap, code 11`.
+pub(crate) fn end_text(status: &JobStatus) -> String {
     let code = if status.error == 0 { String::new() } else { format!(", code {}", status.error) };
-    Failure::operation(format!("job {job} ended as {}: {}{code}", status.state, status.exit))
+    format!("{}: {}{code}", status.state, status.exit)
+}
+
+/// Returns the failure of a job that ended without a complete result.
+pub(crate) fn failure_of_ended(job: &str, status: &JobStatus) -> Failure {
+    Failure::operation(format!("job {job} ended as {}", end_text(status)))
         .hint(format!("`sealstone job log {job}` shows its log"))
 }
 

@@ -28,12 +28,14 @@ use sealstone_osd_device::{
 use tempfile::TempDir;
 use zeroize::Zeroizing;
 
+use crate::library::end_text;
+
 /// The object that functions see as their own.
 const FUNCTION: ObjectId = ObjectId::new(0x10000, 0x20000);
 /// Bytes of a result that are copied at once.
 const COPY_BYTES: usize = 1 << 20;
 /// Rights of an object that a function reads: those of `run`.
-pub const READS: Permissions = Permissions::READ.union(Permissions::GET_ATTR);
+pub(crate) const READS: Permissions = Permissions::READ.union(Permissions::GET_ATTR);
 
 /// A command has no audit log.
 struct NoRecorder;
@@ -205,8 +207,7 @@ pub fn failure_of(name: &str, header: &ReplyHeader) -> Option<Failure> {
     if header.state == JobState::Done {
         return None;
     }
-    let code = if header.error == 0 { String::new() } else { format!(", code {}", header.error) };
-    let failure = format!("the function ended as {}: {}{code}", header.state, header.exit);
+    let failure = format!("the function ended as {}", end_text(header));
     let hint = match header.exit {
         ExitReason::WallTime => "`--timeout` sets a longer time; the engine also translates the code in it",
         _ => "its log may have the reason",

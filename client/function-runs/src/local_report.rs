@@ -12,7 +12,7 @@ use sealstone_osd::function::ReplyHeader;
 use sealstone_osd_device::GrantedObject;
 use serde_json::{Value, json};
 
-use crate::library::json_name;
+use crate::library::{end_text, json_name};
 use crate::local_engine::{LocalRunEnd, READS};
 
 /// Opens a local file as an object of a function, which may change it with `update`.
@@ -59,12 +59,10 @@ pub fn local_run_json(files: &[PathBuf], end: &LocalRunEnd, has_result: bool) ->
 /// Returns one line about a run.
 #[must_use]
 pub fn local_run_line(header: &ReplyHeader) -> String {
-    let code = if header.error == 0 { String::new() } else { format!(", code {}", header.error) };
     let milliseconds = |us: u64| format!("{}.{:03} ms", us / 1000, us % 1000);
     format!(
-        "{}: {}{code}; CPU time {}, wall time {}, memory {}, read {}, wrote {}, {} calls",
-        header.state,
-        header.exit,
+        "{}; CPU time {}, wall time {}, memory {}, read {}, wrote {}, {} calls",
+        end_text(header),
         milliseconds(header.cpu_us),
         milliseconds(header.wall_us),
         human_bytes(header.peak_memory),

@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use sealstone_client::{Client, Devices, FilePath, Metadata, Method, OpenFile};
 use sealstone_failure::{Failure, Outcome};
@@ -74,14 +74,33 @@ impl Write for BoundedResult {
     }
 }
 
+/// Sets the flag of a run when its future is dropped.
+struct CancelOnDrop(Arc<AtomicBool>);
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Does work on a thread that may wait. The flag is set if the caller stops waiting for it.
+async fn run_blocking<T: Send + 'static>(
+    work: impl FnOnce(Arc<AtomicBool>) -> Outcome<T> + Send + 'static,
+) -> Outcome<T> {
+    let cancelled = Arc::<AtomicBool>::default();
+    let _cancel = CancelOnDrop(Arc::clone(&cancelled));
+    let work = tokio::task::spawn_blocking(move || work(cancelled));
+    work.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
+}
+
 fn run_on(
     function: &'static ShippedFunction,
     arguments: &[u8],
     object: Box<dyn LocalObject>,
+    cancelled: Arc<AtomicBool>,
 ) -> Outcome<Vec<ResultLine>> {
     let mut result = BoundedResult(Vec::new());
-    let run =
-        LocalRun { objects: vec![object], result: &mut result, cancelled: Arc::new(AtomicBool::new(false)) };
+    let run = LocalRun { objects: vec![object], result: &mut result, cancelled };
     run.run(function, arguments).map_err(Failure::operation)?;
     run_results(function, arguments, &result.0)
 }
@@ -100,7 +119,7 @@ pub(crate) fn run_results(
 
 /// Runs a function on an empty file.
 pub(crate) fn run_on_empty(function: &'static ShippedFunction, arguments: &[u8]) -> Outcome<Vec<ResultLine>> {
-    run_on(function, arguments, Box::new(EmptyObject))
+    run_on(function, arguments, Box::new(EmptyObject), Arc::default())
 }
 
 /// Runs a function that makes a new file of a stored one; returns the bytes in a temporary file.
@@ -113,16 +132,14 @@ pub(crate) async fn run_to_file<M: Metadata, D: Devices>(
 ) -> Outcome<(File, OutputLine)> {
     let file = client.open(path, method).await.map_err(|error| Failure::from(error).at(path))?;
     let runtime = Handle::current();
-    let run = move || {
+    let done = run_blocking(move |cancelled| {
         let mut result = SpooledResult::new()?;
         let objects: Vec<Box<dyn LocalObject>> = vec![Box::new(StoredObject { file, runtime })];
-        let run = LocalRun { objects, result: &mut result, cancelled: Arc::new(AtomicBool::new(false)) };
+        let run = LocalRun { objects, result: &mut result, cancelled };
         run.run(function, &arguments).map_err(Failure::operation)?;
         result.finish()
-    };
-    let work = tokio::task::spawn_blocking(run);
-    let done = work.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
-    done.map_err(|failure: Failure| failure.at(path))
+    });
+    done.await.map_err(|failure| failure.at(path))
 }
 
 /// Runs a function on a stored file that the client reads.
@@ -135,15 +152,16 @@ pub(crate) async fn run_on_stored<M: Metadata, D: Devices>(
 ) -> Outcome<Vec<ResultLine>> {
     let file = client.open(path, method).await.map_err(|error| Failure::from(error).at(path))?;
     let runtime = Handle::current();
-    let work = tokio::task::spawn_blocking(move || {
-        run_on(function, &arguments, Box::new(StoredObject { file, runtime }))
+    let done = run_blocking(move |cancelled| {
+        run_on(function, &arguments, Box::new(StoredObject { file, runtime }), cancelled)
     });
-    let done = work.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
-    done.map_err(|failure| failure.at(path))
+    done.await.map_err(|failure| failure.at(path))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use sealstone_functions::find_function;
 
     use super::*;
@@ -157,5 +175,18 @@ mod tests {
         let ResultLine::Count(line) = &lines[0] else { panic!("{lines:?}") };
         assert_eq!(line.lines, Some(0));
         assert_eq!(run_on_empty(find_function("grep").unwrap(), b"pattern=a\0").unwrap(), []);
+    }
+
+    #[tokio::test]
+    async fn dropped_run_is_cancelled() {
+        let (ended, end) = std::sync::mpsc::channel();
+        let run = run_blocking(move |cancelled| {
+            while !cancelled.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            ended.send(()).map_err(Failure::operation)
+        });
+        assert!(tokio::time::timeout(Duration::from_millis(20), run).await.is_err());
+        end.recv_timeout(Duration::from_secs(30)).expect("the thread ended");
     }
 }

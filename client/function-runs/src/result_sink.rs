@@ -10,7 +10,8 @@ use sealstone_failure::{Failure, Outcome};
 use crate::observer::{ResultDestination, RunObserver};
 
 /// Destination of the bytes of results.
-pub(crate) enum ResultSink {
+#[derive(Debug)]
+pub enum ResultSink {
     /// The observer.
     Observer,
     /// The report has the results instead.
@@ -21,7 +22,10 @@ pub(crate) enum ResultSink {
 
 impl ResultSink {
     /// Opens the destination. A report with JSON has the results that do not go to a file.
-    pub(crate) fn open(destination: &ResultDestination, with_json: bool) -> Outcome<Self> {
+    ///
+    /// # Errors
+    /// The file cannot be created.
+    pub fn open(destination: &ResultDestination, with_json: bool) -> Outcome<Self> {
         match destination {
             ResultDestination::Terminal | ResultDestination::Observer => Ok(Self::standard(with_json)),
             ResultDestination::File(path) => {
@@ -37,12 +41,16 @@ impl ResultSink {
     }
 
     /// Whether the results go to a file.
-    pub(crate) const fn is_file(&self) -> bool {
+    #[must_use]
+    pub const fn is_file(&self) -> bool {
         matches!(self, Self::File(..))
     }
 
     /// Writes the next bytes.
-    pub(crate) fn write(&mut self, observer: &dyn RunObserver, bytes: &[u8]) -> Outcome {
+    ///
+    /// # Errors
+    /// The observer or the file does not take them.
+    pub fn write(&mut self, observer: &dyn RunObserver, bytes: &[u8]) -> Outcome {
         match self {
             Self::Observer => observer.result(bytes),
             Self::Report => Ok(()),

@@ -94,24 +94,10 @@ fn read_publisher_key(path: &Path) -> Outcome<Zeroizing<[u8; 32]>> {
     if let Ok(key) = <[u8; 32]>::try_from(&bytes[..]) {
         return Ok(Zeroizing::new(key));
     }
-    let mut key = Zeroizing::new([0; 32]);
-    let digits = bytes.trim_ascii();
-    let is_hex = digits.len() == 64
-        && digits.chunks_exact(2).zip(key.iter_mut()).all(|(pair, byte)| {
-            let digit = |c: u8| char::from(c).to_digit(16).map(|digit| digit as u8);
-            match (digit(pair[0]), digit(pair[1])) {
-                (Some(high), Some(low)) => {
-                    *byte = high << 4 | low;
-                    true
-                }
-                _ => false,
-            }
-        });
-    if is_hex {
-        Ok(key)
-    } else {
-        Err(Failure::usage("not a publisher key: 32 bytes, or 64 hex digits").at(path.shown()))
-    }
+    let decoded = std::str::from_utf8(bytes.trim_ascii()).ok().and_then(secret_file::from_hex);
+    let key = decoded.and_then(|decoded| <[u8; 32]>::try_from(&decoded[..]).ok());
+    key.map(Zeroizing::new)
+        .ok_or_else(|| Failure::usage("not a publisher key: 32 bytes, or 64 hex digits").at(path.shown()))
 }
 
 /// First bytes of a shared object.

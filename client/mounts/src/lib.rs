@@ -14,7 +14,4 @@ mod mount_table;
 
 pub use background::start_background;
 pub use directory::{DirectoryMount, DirectoryMountOptions};
-pub use mount_point::{
-    RemarkSink, detach, mount_failure, prepare_mount_point, remount, unmount, until_unmounted,
-};
-pub use mount_table::is_mount;
+pub use mount_point::{RemarkSink, mount_failure, prepare_mount_point, remount, unmount, until_unmounted};

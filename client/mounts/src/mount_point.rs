@@ -152,10 +152,7 @@ pub fn mount_failure(error: MountError, place: &Path) -> Failure {
 }
 
 /// Removes a mount from the table of the kernel; a lazy one also while programs use it.
-///
-/// # Errors
-/// Nothing is mounted there, or programs use it.
-pub fn detach(place: &Path, lazy: bool) -> Outcome {
+fn detach(place: &Path, lazy: bool) -> Outcome {
     let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     let error = match rustix::mount::unmount(place, flags) {
         Ok(()) => return Ok(()),

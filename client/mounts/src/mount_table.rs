@@ -7,10 +7,7 @@ use std::path::{Path, PathBuf};
 use sealstone_failure::{Failure, Outcome};
 
 /// Whether a path is a mount of Sealstone.
-///
-/// # Errors
-/// The table of mounts cannot be read.
-pub fn is_mount(place: &Path) -> Outcome<bool> {
+pub(crate) fn is_mount(place: &Path) -> Outcome<bool> {
     let table = std::fs::read("/proc/self/mountinfo").map_err(|error| Failure::from(error).at("mounts"))?;
     Ok(is_listed(&table, place))
 }

@@ -20,40 +20,35 @@ impl Excluded {
         let whole = below.as_ref();
         let name = whole.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
         self.0.iter().any(|pattern| match pattern.contains(&b'/') {
-            true => matches(pattern.strip_prefix(b"/").unwrap_or(pattern), whole),
-            false => matches(pattern, name),
+            true => matches_wildcards(pattern.strip_prefix(b"/").unwrap_or(pattern), whole),
+            false => matches_wildcards(pattern, name),
         })
     }
 }
 
 /// Whether a pattern matches a text: `*` matches any bytes except `/`, `?` one byte except `/`,
-/// other bytes themselves.
-fn matches(pattern: &[u8], text: &[u8]) -> bool {
-    // `star`: where to retry with the last star one byte longer.
-    let (mut at, mut from, mut star) = (0, 0, None);
+/// other bytes themselves. It takes time of at most the product of their lengths.
+#[must_use]
+pub fn matches_wildcards(pattern: &[u8], text: &[u8]) -> bool {
+    let (mut at, mut from) = (0, 0);
+    // The last star, and the end of the text that it matches.
+    let mut star: Option<(usize, usize)> = None;
     while from < text.len() {
         match pattern.get(at) {
             Some(b'*') => {
                 star = Some((at, from));
                 at += 1;
-                continue;
             }
-            Some(b'?') if text[from] != b'/' => {
+            Some(byte) if *byte == text[from] || (*byte == b'?' && text[from] != b'/') => {
                 (at, from) = (at + 1, from + 1);
-                continue;
             }
-            Some(byte) if *byte == text[from] && *byte != b'?' => {
-                (at, from) = (at + 1, from + 1);
-                continue;
-            }
-            _ => {}
-        }
-        match star {
-            Some((star_at, star_from)) if text[star_from] != b'/' => {
-                (at, from) = (star_at + 1, star_from + 1);
-                star = Some((star_at, star_from + 1));
-            }
-            _ => return false,
+            _ => match &mut star {
+                Some((star, end)) if text[*end] != b'/' => {
+                    *end += 1;
+                    (at, from) = (*star + 1, *end);
+                }
+                _ => return false,
+            },
         }
     }
     pattern[at..].iter().all(|byte| *byte == b'*')
@@ -73,11 +68,15 @@ mod tests {
             ("*", "a/b", false),
             ("x/*/z", "x/y/z", true),
             ("*a*b", "xaxxb", true),
+            ("*a*b*", "xxaxxbxx", true),
+            ("*a*b", "aab", true),
+            ("*a*b", "aba", false),
             ("", "", true),
             ("**", "", true),
+            ("?", "", false),
             ("a*", "b", false),
         ] {
-            assert_eq!(matches(pattern.as_bytes(), text.as_bytes()), fits, "{pattern} {text}");
+            assert_eq!(matches_wildcards(pattern.as_bytes(), text.as_bytes()), fits, "{pattern} {text}");
         }
         let name = |text: &str| sealstone_client::Name::new(text).expect("a name");
         let below = TreePath::top().join(&name("src")).join(&name("x.o"));

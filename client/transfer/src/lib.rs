@@ -26,6 +26,7 @@ mod walk;
 pub use attributes::{
     LongLine, align_lines, device_number, entry_json, entry_name, long_line, set_target, stat_json, utc_ns,
 };
+pub use excluded::matches_wildcards;
 pub use get::{get, write_whole};
 pub use listing::{ListEntry, kind_name, list_readable};
 pub use local::remove_temporaries as remove_local_temporaries;

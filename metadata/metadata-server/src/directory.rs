@@ -66,77 +66,73 @@ impl DirectoryConfig {
     /// # Errors
     /// The configuration is incomplete, or has keys that require others.
     pub fn directory(&self, policy: &mut Config) -> Outcome<Option<LdapDirectory>> {
-        configured(self, policy)
-    }
-}
-
-/// Returns the directory, if one is configured, and adds its roles and times to the policy of the
-/// server.
-fn configured(options: &DirectoryConfig, policy: &mut Config) -> Outcome<Option<LdapDirectory>> {
-    let Some(url) = &options.url else {
-        return match alone(options) {
-            Some(key) => Err(Failure::usage(format!("{key} requires directory_url")).at("configuration")),
-            None => Ok(None),
+        let Some(url) = &self.url else {
+            return match alone(self) {
+                Some(key) => Err(Failure::usage(format!("{key} requires directory_url")).at("configuration")),
+                None => Ok(None),
+            };
         };
-    };
-    let needed = |value: &Option<String>, key: &str| {
-        value.clone().ok_or_else(|| Failure::usage(format!("directory_url requires {key}")))
-    };
-    let mut settings = DirectorySettings::new(
-        url,
-        &needed(&options.user_base, "directory_user_base")?,
-        &needed(&options.group_base, "directory_group_base")?,
-    );
-    let set = |value: &Option<String>, place: &mut String| {
-        if let Some(value) = value {
-            place.clone_from(value);
-        }
-    };
-    set(&options.user_filter, &mut settings.user_filter);
-    set(&options.user_attribute, &mut settings.user_attribute);
-    set(&options.id_attribute, &mut settings.id_attribute);
-    set(&options.group_filter, &mut settings.group_filter);
-    set(&options.group_attribute, &mut settings.group_attribute);
-    if let Some(names) = &options.member_attributes {
-        settings.member_attributes = list(names);
-    }
-    if let Some(names) = &options.member_name_attributes {
-        settings.member_name_attributes = list(names);
-    }
-    settings.ca_file.clone_from(&options.ca_file);
-    settings.insecure = options.insecure;
-    settings.bind = bind(options)?;
-    if let Some(seconds) = options.timeout_s_max {
-        settings.timeout = Duration::from_secs(seconds.get());
-    }
-    let ms = |seconds: Option<NonZeroU64>, default| {
-        seconds.map_or(default, |seconds| seconds.get().saturating_mul(1000))
-    };
-    policy.directory_age_ms = ms(options.age_s_max, policy.directory_age_ms);
-    policy.directory_grace_ms = ms(options.grace_s_max, policy.directory_grace_ms);
-    if policy.directory_grace_ms < policy.directory_age_ms {
-        // Sessions would end before the next look-up.
-        return Err(Failure::usage("directory_grace_s_max is less than directory_age_s_max"));
-    }
-    let group = |name: &Option<String>, key: &str| {
-        let name = name.as_ref().map(|name| GroupName::new(name.as_str())).transpose();
-        name.map_err(|error| Failure::usage(format!("invalid name of a group: {}", chain(&error))).at(key))
-    };
-    policy.directory_roles = DirectoryRoles {
-        admin: group(&options.admin_group, "directory_admin_group")?,
-        operator: group(&options.operator_group, "directory_operator_group")?,
-        user: group(&options.user_group, "directory_user_group")?,
-        read_only: group(&options.read_only_group, "directory_read_only_group")?,
-    };
-    let directory = LdapDirectory::new(settings).map_err(|error| {
-        Failure::usage(error).hint("see docs/how-to/users.md, or `sealstone config example mds`")
-    })?;
-    if directory.is_exposed() {
-        tracing::warn!(
-            "--insecure-directory: a man in the middle can read the bind password and forge group memberships"
+        let needed = |value: &Option<String>, key: &str| {
+            value.clone().ok_or_else(|| Failure::usage(format!("directory_url requires {key}")))
+        };
+        let mut settings = DirectorySettings::new(
+            url,
+            &needed(&self.user_base, "directory_user_base")?,
+            &needed(&self.group_base, "directory_group_base")?,
         );
+        let set = |value: &Option<String>, place: &mut String| {
+            if let Some(value) = value {
+                place.clone_from(value);
+            }
+        };
+        set(&self.user_filter, &mut settings.user_filter);
+        set(&self.user_attribute, &mut settings.user_attribute);
+        set(&self.id_attribute, &mut settings.id_attribute);
+        set(&self.group_filter, &mut settings.group_filter);
+        set(&self.group_attribute, &mut settings.group_attribute);
+        if let Some(names) = &self.member_attributes {
+            settings.member_attributes = list(names);
+        }
+        if let Some(names) = &self.member_name_attributes {
+            settings.member_name_attributes = list(names);
+        }
+        settings.ca_file.clone_from(&self.ca_file);
+        settings.insecure = self.insecure;
+        settings.bind = bind(self)?;
+        if let Some(seconds) = self.timeout_s_max {
+            settings.timeout = Duration::from_secs(seconds.get());
+        }
+        let ms = |seconds: Option<NonZeroU64>, default| {
+            seconds.map_or(default, |seconds| seconds.get().saturating_mul(1000))
+        };
+        policy.directory_age_ms = ms(self.age_s_max, policy.directory_age_ms);
+        policy.directory_grace_ms = ms(self.grace_s_max, policy.directory_grace_ms);
+        if policy.directory_grace_ms < policy.directory_age_ms {
+            // Sessions would end before the next look-up.
+            return Err(Failure::usage("directory_grace_s_max is less than directory_age_s_max"));
+        }
+        let group = |name: &Option<String>, key: &str| {
+            let name = name.as_ref().map(|name| GroupName::new(name.as_str())).transpose();
+            name.map_err(|error| {
+                Failure::usage(format!("invalid name of a group: {}", chain(&error))).at(key)
+            })
+        };
+        policy.directory_roles = DirectoryRoles {
+            admin: group(&self.admin_group, "directory_admin_group")?,
+            operator: group(&self.operator_group, "directory_operator_group")?,
+            user: group(&self.user_group, "directory_user_group")?,
+            read_only: group(&self.read_only_group, "directory_read_only_group")?,
+        };
+        let directory = LdapDirectory::new(settings).map_err(|error| {
+            Failure::usage(error).hint("see docs/how-to/users.md, or `sealstone config example mds`")
+        })?;
+        if directory.is_exposed() {
+            tracing::warn!(
+                "--insecure-directory: a man in the middle can read the bind password and forge group memberships"
+            );
+        }
+        Ok(Some(directory))
     }
-    Ok(Some(directory))
 }
 
 /// Returns the bind DN and its password, from a private file or a systemd credential.
@@ -206,17 +202,14 @@ mod tests {
     }
 
     fn message(options: &DirectoryConfig) -> String {
-        configured(options, &mut Config::default())
-            .err()
-            .map(|failure| failure.to_string())
-            .unwrap_or_default()
+        options.directory(&mut Config::default()).err().map(|failure| failure.to_string()).unwrap_or_default()
     }
 
     #[test]
     fn directory_configuration_must_be_complete() {
         let mut policy = Config::default();
-        assert!(configured(&DirectoryConfig::default(), &mut policy).expect("none").is_none());
-        assert!(configured(&options(), &mut policy).expect("one").is_some());
+        assert!(DirectoryConfig::default().directory(&mut policy).expect("none").is_none());
+        assert!(options().directory(&mut policy).expect("one").is_some());
         let half = DirectoryConfig { admin_group: Some("admins".into()), ..DirectoryConfig::default() };
         assert!(message(&half).contains("directory_admin_group requires directory_url"));
         assert!(message(&DirectoryConfig { user_base: None, ..options() }).contains("directory_user_base"));
@@ -267,7 +260,7 @@ mod tests {
             ..options()
         };
         let mut policy = Config::default();
-        configured(&all, &mut policy).expect("configured");
+        all.directory(&mut policy).expect("configured");
         assert_eq!((policy.directory_age_ms, policy.directory_grace_ms), (20_000, 60_000));
         assert_eq!(policy.directory_roles.admin.as_ref().map(GroupName::as_str), Some("storage-admins"));
         assert!(

@@ -10,7 +10,7 @@ use sealstone_client::functions::{FunctionDescription, FunctionPublication, Func
 use sealstone_client::{Client, Method, PutOptions};
 use sealstone_failure::text::{ShownPath as _, human_bytes};
 use sealstone_failure::{Failure, Outcome};
-use sealstone_function_runs::{FileResult, Reduction};
+use sealstone_function_runs::{FileResult, Reduction, library_path, publish_function};
 use sealstone_functions::{RecordText, ResultLine, find_function};
 use sealstone_osd::function::{ApiVersion, EngineType};
 use serde::Serialize;
@@ -109,8 +109,7 @@ async fn publish(client: &Client, name: &str, path: &Path) -> Outcome {
     };
     let publication =
         FunctionPublication { description, mode: 0o755, replace: false, method: Method::AllData };
-    client.put_function(format!("/.functions/{name}"), &code, &publication).await?;
-    Ok(())
+    publish_function(client, &library_path(name)?, &code, &publication).await
 }
 
 /// Runs a function on the log, and compares its result with that of a local tool.
@@ -122,7 +121,7 @@ async fn compare(
     file: &Path,
 ) -> Outcome<FunctionComparison> {
     let function = find_function(name).ok_or_else(|| Failure::operation("no shipped function").at(name))?;
-    let mut call = FunctionRun::new(format!("/.functions/{name}"));
+    let mut call = FunctionRun::new(&library_path(name)?);
     call.arguments.add(argument.0, argument.1)?;
     call.read(LOG);
     let (mut reduction, mut results) = (Reduction::new(function), Vec::new());
@@ -167,7 +166,6 @@ pub(crate) async fn run(
     let file = folder.join("log");
     std::fs::write(&file, log_text()).map_err(|error| Failure::from(error).at(file.shown()))?;
     let stat = client.put_file(LOG, &file, PutOptions::default()).await?;
-    client.mkdir("/.functions", true, 0o755).await?;
     publish(client, "count", &count).await?;
     publish(client, "grep", &grep).await?;
     observer.remark(&format!(

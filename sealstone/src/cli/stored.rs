@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use sealstone_client::FilePath;
 use sealstone_failure::{Failure, Outcome};
+use sealstone_function_runs::LIBRARY;
 use sealstone_mds_protocol::{shown, unshown};
 use sealstone_transfer::StoredPath;
 
@@ -32,5 +33,16 @@ impl GlobalArgs {
             if bytes.starts_with(b"/") { failure } else { failure.hint("stored paths begin with /") }
         })?;
         Ok(StoredPath::new(path, bytes.ends_with(b"/") && bytes.len() > 1))
+    }
+
+    /// Returns the stored path of a function: a name without a slash is in [`LIBRARY`].
+    pub(crate) fn function(&self, argument: &OsStr) -> Outcome<FilePath> {
+        let bytes = self.bytes(argument)?;
+        let whole = if bytes.contains(&b'/') { bytes } else { [LIBRARY.as_bytes(), b"/", &bytes].concat() };
+        FilePath::new(&whole).map_err(|error| {
+            Failure::usage(format!("invalid path: {error}"))
+                .at(shown(&whole))
+                .hint("a function is a name in /.functions, or a stored path that begins with /")
+        })
     }
 }

@@ -1,6 +1,6 @@
 //! `sealstone osd approve`: an administrator lets a device that an operator added hold files.
 
-use sealstone_administration::{approval_json, approval_text, required_device};
+use sealstone_administration::{approval_json, approval_text, fetch_device, required_device};
 use sealstone_client::Metadata;
 use sealstone_cluster::wait_until_joined;
 use sealstone_failure::{Failure, Outcome};
@@ -20,10 +20,8 @@ pub(crate) async fn run(
     let (client, _) = client(global)?;
     let id = required_device(&client, name).await?;
     if show {
-        let devices = client.device_list().await?;
-        let device = devices.iter().find(|device| device.id == id);
-        let device = device.ok_or_else(|| Failure::not_found("the device was removed").at(name))?;
-        return output.result(&approval_json(device), || approval_text(device));
+        let device = fetch_device(&client, id).await.map_err(|failure| failure.at(name))?;
+        return output.result(&approval_json(&device), || approval_text(&device));
     }
     let request = Request::DeviceSetState { id, state: DeviceState::Joining };
     let approved = client.metadata().call(request).await.map_err(|error| Failure::from(error).at(name))?;

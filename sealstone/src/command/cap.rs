@@ -15,7 +15,6 @@ use tokio::io::AsyncWriteExt;
 use crate::cli::GlobalArgs;
 use crate::cli::grants::{ByteRange, Cap, IssueArgs, Until};
 use crate::command::cap_run;
-use crate::command::functions::function_path;
 use crate::command::session::{client, reach};
 use crate::command::transfer::{standard_input, standard_output, write_whole};
 use crate::output::{Output, stdout_failure};
@@ -33,7 +32,7 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &Cap) -> O
 
 async fn issue(global: &GlobalArgs, output: Output, arguments: &IssueArgs) -> Outcome {
     let IssueArgs { path, read, write, execute, data, range, until, output: to, force, method } = arguments;
-    let path = &if *execute { function_path(global, path)? } else { (*global.stored(path)?).clone() };
+    let path = &if *execute { global.function(path)? } else { (*global.stored(path)?).clone() };
     if to.exists() && !force {
         return Err(Failure::operation("already exists")
             .at(to.shown())

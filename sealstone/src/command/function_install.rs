@@ -3,7 +3,6 @@
 //!
 //! Truth: docs/how-to/functions.md.
 
-use sealstone_client::FilePath;
 use sealstone_client::functions::FunctionPublication;
 use sealstone_failure::{Failure, Outcome};
 use sealstone_function_runs::{FunctionSource, find_shipped_file, library_path, shipped_folders};
@@ -13,7 +12,7 @@ use serde_json::json;
 
 use crate::cli::GlobalArgs;
 use crate::cli::functions::FunctionInstallArgs;
-use crate::command::functions::{METHOD, store};
+use crate::command::function_store::{METHOD, store};
 use crate::command::parts::for_each;
 use crate::command::session::client;
 use crate::output::Output;
@@ -40,7 +39,7 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, arguments: &Functio
     };
     let (client, _) = client(global)?;
     let results = for_each(output, &names, async |name| {
-        let path = FilePath::new(library_path(name).as_bytes()).map_err(Failure::usage)?;
+        let path = library_path(name)?;
         let engine = engine.map(EngineType::from);
         let file = find_shipped_file(name, engine, &folders).map_err(|failure| failure.at(name))?;
         let source = FunctionSource {

@@ -1,6 +1,5 @@
 //! `sealstone fn policy`: shows and sets which functions may run on the devices.
 
-use sealstone_client::Method;
 use sealstone_client::functions::PartitionPolicy;
 use sealstone_failure::{Failure, Outcome};
 use sealstone_function_runs::{at_function, policy_json, policy_text};
@@ -10,12 +9,10 @@ use serde_json::{Value, json};
 
 use crate::cli::GlobalArgs;
 use crate::cli::functions::{FunctionPolicyArgs, PolicyName};
-use crate::command::functions::function_path;
+use crate::command::function_store::METHOD;
 use crate::command::parts::for_each;
 use crate::command::session::client;
 use crate::output::Output;
-
-const METHOD: Method = Method::AllData;
 
 /// Checks that the lists fit the policy.
 fn check(arguments: &FunctionPolicyArgs, policy: PolicyName) -> Outcome {
@@ -57,7 +54,7 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, arguments: &Functio
                 digests: arguments.digests.iter().copied().collect(),
             };
             for function in &arguments.functions {
-                let path = function_path(global, function)?;
+                let path = global.function(function)?;
                 let found =
                     client.function(&path, METHOD).await.map_err(|error| at_function(error, &path))?;
                 let digest = found.digest.ok_or_else(|| {

@@ -11,8 +11,8 @@ use sealstone_client::functions::CallArguments;
 use sealstone_failure::text::{ShownPath as _, hex, set_path};
 use sealstone_failure::{Failure, Outcome};
 use sealstone_function_runs::{
-    LocalCall, LocalEngine, LocalLimits, add_argument_file, failure_of, local_run_json, local_run_line,
-    open_local_object, read_code,
+    LocalCall, LocalEngine, LocalLimits, ResultSink, add_argument_file, failure_of, local_run_json,
+    local_run_line, open_local_object, read_code,
 };
 use sealstone_osd::function::{EngineType, OBJECTS_MAX};
 use serde_json::json;
@@ -20,7 +20,7 @@ use zeroize::Zeroizing;
 
 use crate::cli::functions::FunctionTestArgs;
 use crate::command::parts::for_each;
-use crate::command::result_sink::ResultSink;
+use crate::command::run::{ShownRun, destination};
 use crate::output::Output;
 
 /// Returns the arguments of the command line and of the private file.
@@ -59,8 +59,7 @@ pub(crate) async fn run(output: Output, options: &FunctionTestArgs) -> Outcome {
         let lacking = function.lacking.join(", ");
         output.remark(format!("the sandbox lacks these layers on this machine: {lacking}"));
     }
-    let path = options.output.as_os_str();
-    let mut sink = ResultSink::open(path)?;
+    let mut sink = ResultSink::open(&destination(output, &options.output), output.is_json())?;
     let mut failures = Vec::new();
     let mut results = for_each(output, &runs, async |files| {
         let names: Vec<String> = files.iter().map(|file| file.shown().into_owned()).collect();
@@ -82,9 +81,9 @@ pub(crate) async fn run(output: Output, options: &FunctionTestArgs) -> Outcome {
         output.remark(format!("{name}: {}", local_run_line(&end.header)));
         match failure_of(&name, &end.header) {
             Some(failure) => failures.push(failure),
-            None => sink.write(path, output, &end.result).map_err(Failure::fatal)?,
+            None => sink.write(&ShownRun::new(output), &end.result).map_err(Failure::fatal)?,
         }
-        Ok(local_run_json(files, &end, path == "-"))
+        Ok(local_run_json(files, &end, !sink.is_file()))
     })
     .await?;
     failures.into_iter().for_each(|failure| results.fail(failure));

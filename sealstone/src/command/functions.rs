@@ -5,12 +5,12 @@
 use std::ffi::{OsStr, OsString};
 
 use sealstone_client::functions::{FunctionError, FunctionPublication};
-use sealstone_client::{Client, FileKind, FilePath, Method};
-use sealstone_failure::text::{human_bytes, set_bytes};
+use sealstone_client::{FileKind, FilePath};
+use sealstone_failure::text::set_bytes;
 use sealstone_failure::{Failure, Outcome};
 use sealstone_function_runs::{
     EngineList, FunctionSource, LIBRARY, at_function, copy_to_devices, function_json, function_line,
-    function_text, publish_function,
+    function_text,
 };
 use sealstone_mds_protocol::shown;
 use sealstone_osd::function::EngineType;
@@ -18,25 +18,12 @@ use serde_json::{Value, json};
 
 use crate::cli::GlobalArgs;
 use crate::cli::functions::{Function, FunctionPutArgs};
+use crate::command::function_store::{METHOD, store};
 use crate::command::parts::for_each;
 use crate::command::run::ShownRun;
 use crate::command::session::client;
 use crate::command::{function_install, function_policy, function_project, function_test};
 use crate::output::Output;
-
-/// Security method of the commands of `fn`.
-pub(super) const METHOD: Method = Method::AllData;
-
-/// Returns the path of a function: a name without a slash is in [`LIBRARY`].
-pub(crate) fn function_path(global: &GlobalArgs, argument: &OsStr) -> Outcome<FilePath> {
-    let bytes = global.bytes(argument)?;
-    let whole = if bytes.contains(&b'/') { bytes } else { [LIBRARY.as_bytes(), b"/", &bytes].concat() };
-    FilePath::new(&whole).map_err(|error| {
-        Failure::usage(format!("invalid path: {error}"))
-            .at(shown(&whole))
-            .hint("a function is a name in /.functions, or a stored path that begins with /")
-    })
-}
 
 /// `sealstone fn …`.
 pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &Function) -> Outcome {
@@ -55,7 +42,7 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &Function)
 }
 
 async fn put(global: &GlobalArgs, output: Output, arguments: &FunctionPutArgs) -> Outcome {
-    let path = function_path(global, &arguments.path)?;
+    let path = global.function(&arguments.path)?;
     let source = FunctionSource {
         file: arguments.file.clone(),
         engine: arguments.engine.map(EngineType::from),
@@ -73,32 +60,8 @@ async fn put(global: &GlobalArgs, output: Output, arguments: &FunctionPutArgs) -
     output.done(&stored)
 }
 
-/// Stores code as a function, with copies on active devices; returns its JSON.
-pub(super) async fn store(
-    client: &Client,
-    output: Output,
-    path: &FilePath,
-    code: &[u8],
-    publication: &FunctionPublication,
-    has_copies: bool,
-) -> Outcome<Value> {
-    publish_function(client, path, code, publication).await?;
-    let copies = match has_copies {
-        true => copy_to_devices(client, path, METHOD, &ShownRun::new(output)).await?,
-        false => 0,
-    };
-    let found = client.function(path, METHOD).await.map_err(|error| at_function(error, path))?;
-    let signed = if found.description.signature.is_some() { ", signed" } else { "" };
-    output.remark(format!(
-        "stored {path} ({}{signed}) with copies on {} devices",
-        human_bytes(code.len() as u64),
-        copies + 1
-    ));
-    Ok(function_json(path, &found))
-}
-
 async fn copy(global: &GlobalArgs, output: Output, function: &OsStr) -> Outcome {
-    let path = function_path(global, function)?;
+    let path = global.function(function)?;
     let (client, _) = client(global)?;
     client.function(&path, METHOD).await.map_err(|error| at_function(error, &path))?;
     let made = copy_to_devices(&client, &path, METHOD, &ShownRun::new(output)).await?;
@@ -153,7 +116,7 @@ async fn ls(global: &GlobalArgs, output: Output, path: Option<&OsStr>) -> Outcom
 }
 
 async fn show(global: &GlobalArgs, output: Output, function: &OsStr) -> Outcome {
-    let path = function_path(global, function)?;
+    let path = global.function(function)?;
     let (client, _) = client(global)?;
     let found = client.function(&path, METHOD).await.map_err(|error| at_function(error, &path))?;
     output.result(&function_json(&path, &found), || function_text(&path, &found))
@@ -161,7 +124,7 @@ async fn show(global: &GlobalArgs, output: Output, function: &OsStr) -> Outcome 
 
 async fn remove(global: &GlobalArgs, output: Output, functions: &[OsString]) -> Outcome {
     let paths: Vec<FilePath> =
-        functions.iter().map(|function| function_path(global, function)).collect::<Outcome<_>>()?;
+        functions.iter().map(|function| global.function(function)).collect::<Outcome<_>>()?;
     let (client, _) = client(global)?;
     let results = for_each(output, &paths, async |path| {
         // A mistyped path must not remove data.

@@ -3,7 +3,7 @@
 //!
 //! Truth: docs/how-to/functions.md; docs/reference/json.md.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,7 +20,6 @@ use sealstone_job_records::JobRecords;
 
 use crate::cli::GlobalArgs;
 use crate::cli::functions::{CallArgs, RunArgs};
-use crate::command::functions::function_path;
 use crate::command::session::{client, job_records};
 use crate::command::transfer::until_signal;
 use crate::output::{Output, print_bytes};
@@ -76,13 +75,17 @@ impl RunObserver for ShownRun {
     }
 }
 
-/// Returns the plan of a call on the command line, with the options that `cap run` has.
-pub(super) fn plan_of(output: Output, function: FilePath, arguments: &CallArgs) -> CallPlan {
-    let destination = match arguments.output.as_os_str() {
+/// Returns the destination of an option `--output`.
+pub(super) fn destination(output: Output, path: &OsStr) -> ResultDestination {
+    match path {
         path if path != "-" => ResultDestination::File(PathBuf::from(path)),
         _ if !output.is_json() && std::io::stdout().is_terminal() => ResultDestination::Terminal,
         _ => ResultDestination::Observer,
-    };
+    }
+}
+
+/// Returns the plan of a call on the command line, with the options that `cap run` has.
+pub(super) fn plan_of(output: Output, function: FilePath, arguments: &CallArgs) -> CallPlan {
     CallPlan {
         function,
         method: arguments.method.clone(),
@@ -92,7 +95,7 @@ pub(super) fn plan_of(output: Output, function: FilePath, arguments: &CallArgs) 
         together: arguments.together,
         per_file: arguments.per_file,
         raw: arguments.raw,
-        destination,
+        destination: destination(output, &arguments.output),
         with_json: output.is_json(),
         engines: arguments.engines.clone(),
         timeout_ms: arguments.timeout,
@@ -113,13 +116,13 @@ fn second_function(global: &GlobalArgs, arguments: &RunArgs) -> Outcome<Option<S
     for (name, value) in &arguments.reduce_arguments {
         all.add(name, value)?;
     }
-    let path = function_path(global, function)?;
+    let path = global.function(function)?;
     Ok(Some(SecondFunction { path, place: arguments.reduce_on.into(), arguments: all }))
 }
 
 /// `sealstone run`.
 pub(crate) async fn run(global: &GlobalArgs, output: Output, arguments: &RunArgs) -> Outcome {
-    let path = function_path(global, &arguments.function)?;
+    let path = global.function(&arguments.function)?;
     let operands: Vec<FilePath> =
         arguments.paths.iter().map(|path| Ok((*global.stored(path)?).clone())).collect::<Outcome<_>>()?;
     let (client, _) = client(global)?;
