@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 use super::device::{BenchDisk, LevelDevice};
 use crate::Outcome;
-use crate::process::own_whole_cpu_s;
+use crate::process::{own_whole_cpu_s, tick_s};
 use crate::workload::{Direction, Offsets, Workload};
 
 /// Result of one level in one turn.
@@ -91,7 +91,7 @@ pub(super) async fn run_clients(disks: &[Arc<BenchDisk>], turn: ClientTurn<'_>) 
 }
 
 /// Runs a turn of a level and measures it. Writes end with a flush, which is not part of their
-/// time.
+/// time. CPU times are at least a tick, so that each has a ratio.
 pub(super) async fn measure(
     device: &LevelDevice,
     disks: &[Arc<BenchDisk>],
@@ -113,8 +113,8 @@ pub(super) async fn measure(
         clients: disks.len(),
         bytes,
         seconds,
-        server_cpu_s: after.0 - before.0,
-        client_cpu_s: after.1 - before.1,
+        server_cpu_s: (after.0 - before.0).max(tick_s()),
+        client_cpu_s: (after.1 - before.1).max(tick_s()),
     })
 }
 
