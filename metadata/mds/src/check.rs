@@ -1,6 +1,6 @@
 //! Checks of all metadata (fsck), while the server works.
 //!
-//! Does: hold the running check and its findings; count, compare, and repair where possible.
+//! Does: count, compare, and repair where possible.
 //! Does not: start by itself, or access devices; the server takes a requested check and runs it on
 //! a thread of its own.
 //! Contract: a check compares one state of the store and delays no request. Memory is bounded
@@ -9,12 +9,10 @@
 //! Truth: docs/standards/mds/operations.md §5.10; docs/adr/0052-online-metadata-check.md.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
-use parking_lot::Mutex;
 use sealstone_mds_protocol::{
-    CheckFinding, CheckPhase, CheckScope, CheckStatus, DeviceId, ErrorCode, FindingKind, InodeId, ObjectRef,
-    Response, Text, Wire as _, WireWriter,
+    CheckFinding, CheckPhase, CheckScope, DeviceId, FindingKind, InodeId, ObjectRef, Response,
 };
 
 use crate::access::Principal;
@@ -24,158 +22,21 @@ use crate::quota;
 use crate::records::{count, counter, figure};
 use crate::server::Mds;
 
+pub(crate) mod job;
 mod names;
 mod objects;
 mod paths;
 
+pub use job::CheckJob;
+use job::finding;
 pub use objects::{ObjectDiff, ObjectWindow};
 
-/// Maximum number of findings that are kept; further ones are only counted.
-const FINDINGS_MAX: usize = 10_000;
-/// Maximum bytes of findings in a response; a frame has space for one more of the largest size.
-const PAGE_BYTES: usize = 48 * 1024;
 /// Maximum number of recounts after a repair of counts.
 const ROUNDS_MAX: usize = 3;
 /// Number of nodes checked together, so that memory is bounded.
 const NODES_MAX: usize = 1 << 20;
 /// Counts or objects repaired in one transaction, so that other writers get their turn.
 const REPAIR_BATCH: usize = 256;
-
-/// Mutable state of a check.
-struct CheckState {
-    phase: CheckPhase,
-    findings: Vec<CheckFinding>,
-    problem: Text<512>,
-}
-
-/// A running or finished check.
-pub struct CheckJob {
-    number: u64,
-    scope: CheckScope,
-    repair: bool,
-    began_ms: u64,
-    nodes_all: u64,
-    taken: AtomicBool,
-    stopped: AtomicBool,
-    nodes: AtomicU64,
-    names: AtomicU64,
-    objects: AtomicU64,
-    found: AtomicU64,
-    repaired: AtomicU64,
-    state: Mutex<CheckState>,
-}
-
-impl CheckJob {
-    /// Whether objects on devices are checked.
-    #[must_use]
-    pub fn checks_objects(&self) -> bool {
-        self.scope == CheckScope::Objects
-    }
-
-    /// Whether findings are repaired where possible.
-    #[must_use]
-    pub const fn repairs(&self) -> bool {
-        self.repair
-    }
-
-    /// Stops the check soon: the server shuts down.
-    pub fn stop(&self) {
-        self.stopped.store(true, Ordering::Relaxed);
-    }
-
-    /// Adds to the number of checked objects.
-    pub fn count_objects(&self, more: usize) {
-        self.objects.fetch_add(more as u64, Ordering::Relaxed);
-    }
-
-    /// Records a finding.
-    pub fn add_finding(&self, finding: CheckFinding) {
-        self.found.fetch_add(1, Ordering::Relaxed);
-        self.repaired.fetch_add(u64::from(finding.repaired), Ordering::Relaxed);
-        tracing::warn!(kind = finding.kind.name(), detail = %finding.said, repaired = finding.repaired, "check found a problem");
-        let mut state = self.state.lock();
-        if state.findings.len() < FINDINGS_MAX {
-            state.findings.push(finding);
-        }
-    }
-
-    /// Sets the current phase.
-    pub fn set_phase(&self, phase: CheckPhase) {
-        self.state.lock().phase = phase;
-    }
-
-    /// Records the end of the check, with the error if it failed.
-    pub fn finish(&self, outcome: std::result::Result<(), String>) {
-        let mut state = self.state.lock();
-        match outcome {
-            Ok(()) => state.phase = CheckPhase::Done,
-            Err(why) => {
-                state.phase = CheckPhase::Failed;
-                state.problem = Text::truncated(&why);
-            }
-        }
-    }
-
-    fn is_over(&self) -> bool {
-        matches!(self.state.lock().phase, CheckPhase::Done | CheckPhase::Failed)
-    }
-
-    /// Fails if the check was stopped.
-    fn ensure_running(&self) -> Result<()> {
-        match self.stopped.load(Ordering::Relaxed) {
-            true => Err(MdsError::refused(ErrorCode::Busy, "the server shuts down")),
-            false => Ok(()),
-        }
-    }
-
-    fn to_wire(&self) -> CheckStatus {
-        let state = self.state.lock();
-        let of = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
-        CheckStatus {
-            number: self.number,
-            scope: self.scope,
-            repair: self.repair,
-            phase: state.phase,
-            began_ms: self.began_ms,
-            nodes: of(&self.nodes),
-            nodes_all: self.nodes_all,
-            names: of(&self.names),
-            objects: of(&self.objects),
-            findings: of(&self.found),
-            repaired: of(&self.repaired),
-            problem: state.problem.clone(),
-        }
-    }
-
-    fn page(&self, from: u32) -> (Vec<CheckFinding>, bool) {
-        let state = self.state.lock();
-        let (mut page, mut bytes) = (Vec::new(), 0);
-        let mut rest = state.findings.iter().skip(from as usize).peekable();
-        while let Some(finding) = rest.next_if(|_| bytes <= PAGE_BYTES) {
-            let mut out = WireWriter::new();
-            finding.put(&mut out);
-            bytes += out.len();
-            page.push(finding.clone());
-        }
-        (page, rest.peek().is_some())
-    }
-}
-
-/// Returns a finding about a node, or about none.
-fn finding(kind: FindingKind, node: Option<InodeId>, text: &str) -> CheckFinding {
-    CheckFinding {
-        kind,
-        node,
-        path: Text::default(),
-        said: Text::truncated(text),
-        drift: None,
-        repaired: false,
-    }
-}
-
-/// The last check.
-#[derive(Default)]
-pub(crate) struct LastCheck(Mutex<Option<Arc<CheckJob>>>);
 
 impl Mds {
     pub(crate) fn check_begin(
@@ -187,41 +48,18 @@ impl Mds {
         principal.needs_admin()?;
         let view = self.store.snapshot()?;
         let nodes_all = figure(&*view, counter::FILES)?.saturating_add(figure(&*view, counter::DIRECTORIES)?);
-        let mut last = self.checks.0.lock();
-        if last.as_ref().is_some_and(|last| !last.is_over()) {
-            return Err(MdsError::refused(ErrorCode::Exists, "a check is already running"));
-        }
-        let state = CheckState { phase: CheckPhase::Nodes, findings: Vec::new(), problem: Text::default() };
-        let job = Arc::new(CheckJob {
-            number: last.as_ref().map_or(1, |last| last.number + 1),
-            scope,
-            repair,
-            began_ms: now_ms,
-            nodes_all,
-            taken: AtomicBool::new(false),
-            stopped: AtomicBool::new(false),
-            nodes: AtomicU64::new(0),
-            names: AtomicU64::new(0),
-            objects: AtomicU64::new(0),
-            found: AtomicU64::new(0),
-            repaired: AtomicU64::new(0),
-            state: Mutex::new(state),
-        });
-        *last = Some(Arc::clone(&job));
-        Ok(Response::Check { check: Some(job.to_wire()) })
+        let check = self.checks.begin((scope, repair), nodes_all, now_ms)?;
+        Ok(Response::Check { check: Some(check) })
     }
 
     pub(crate) fn check_show(&self, principal: &Principal) -> Result<Response> {
         principal.needs_admin()?;
-        Ok(Response::Check { check: self.checks.0.lock().as_ref().map(|job| job.to_wire()) })
+        Ok(Response::Check { check: self.checks.status() })
     }
 
     pub(crate) fn check_findings(&self, principal: &Principal, number: u64, from: u32) -> Result<Response> {
         principal.needs_admin()?;
-        let last = self.checks.0.lock();
-        let job = last.as_ref().filter(|job| job.number == number);
-        let job = job.ok_or_else(|| MdsError::refused(ErrorCode::NotFound, "that check"))?;
-        let (findings, more) = job.page(from);
+        let (findings, more) = self.checks.findings(number, from)?;
         Ok(Response::CheckFindings { findings, more })
     }
 
@@ -229,8 +67,7 @@ impl Mds {
     /// checks objects if [`CheckJob::checks_objects`], and reports the end.
     #[must_use]
     pub fn take_check(&self) -> Option<Arc<CheckJob>> {
-        let last = self.checks.0.lock();
-        last.as_ref().filter(|job| !job.taken.swap(true, Ordering::AcqRel)).cloned()
+        self.checks.take()
     }
 
     /// Checks all records. Runs as long as needed, without delaying requests.

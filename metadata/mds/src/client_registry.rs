@@ -10,85 +10,25 @@
 
 use std::sync::atomic::Ordering;
 
-use sealstone_mds_protocol::{ClientId, UserName, record};
+use sealstone_mds_protocol::{ClientId, UserName};
 
-use crate::error::{MdsError, Result};
+use crate::error::Result;
 use crate::keys;
+use crate::leases::ClientKey;
 use crate::namespace::{self, UnlinkContext};
 use crate::open_files::CLIENT_TIMEOUT_MS;
-use crate::records::{decode, save};
+use crate::records::save;
 use crate::server::Mds;
-use crate::shared::ServerName;
-use crate::store::{MetaStore, each_between};
+use crate::server_registry::ServerName;
 
-/// Clients read at once, and deleted in one transaction.
-const CLIENTS_PAGE: usize = 4096;
+pub(crate) mod records;
+
+use records::{ClientRecord, each_page, server_of};
+
 /// Orphans checked in one transaction.
 const ORPHANS_PAGE: usize = 64;
 /// Maximum number of transactions of one orphan sweep.
 const SWEEPS_MAX: usize = 64;
-
-type ClientKey = (UserName, ClientId);
-
-record! {
-    /// A client that is eligible for leases. The record of another client is the name of its server
-    /// alone.
-    #[derive(Clone, Debug, PartialEq, Eq)]
-    pub struct ClientRecord {
-        pub server: ServerName,
-        /// Whether it is eligible for leases.
-        pub caching: bool,
-    }
-}
-
-/// Returns the server of a client's record; without one it is the only server.
-fn server_of(value: &[u8]) -> ServerName {
-    decode::<ClientRecord>(value).map(|caching| caching.server).or_else(|_| decode(value)).unwrap_or_default()
-}
-
-/// Returns the recorded clients that may have leases, and whether there are others.
-pub(crate) fn recorded_clients(store: &dyn MetaStore) -> Result<(Vec<ClientKey>, bool)> {
-    let (mut caching, mut others) = (Vec::new(), false);
-    let prefix = keys::clients();
-    each_between(&*store.snapshot()?, &prefix, &keys::after_prefix(&prefix), |key, value| {
-        match keys::client_parts(key) {
-            Some(named) if decode::<ClientRecord>(value).is_ok_and(|one| one.caching) => caching.push(named),
-            _ => others = true,
-        }
-        Ok::<_, MdsError>(())
-    })?;
-    Ok((caching, others))
-}
-
-/// Calls `each` with every page of recorded clients of matching servers, until it returns true.
-fn each_page(
-    store: &dyn MetaStore,
-    of: &impl Fn(&ServerName) -> bool,
-    mut each: impl FnMut(Vec<ClientKey>) -> Result<bool>,
-) -> Result<()> {
-    let until = keys::after_prefix(&keys::clients());
-    let mut from = keys::clients();
-    loop {
-        let page = store.snapshot()?.scan(&from, &until, CLIENTS_PAGE)?;
-        let Some((last, _)) = page.last() else { return Ok(()) };
-        from = [&last[..], &[0]].concat();
-        let theirs = page.iter().filter(|(_, value)| of(&server_of(value)));
-        if each(theirs.filter_map(|(key, _)| keys::client_parts(key)).collect())? {
-            return Ok(());
-        }
-    }
-}
-
-/// Whether clients were recorded before the restart, of this server or of the only one.
-pub(crate) fn has_recorded_clients(store: &dyn MetaStore, own: Option<&ServerName>) -> Result<bool> {
-    let mut any = false;
-    let of = |server: &ServerName| own.is_none_or(|own| server == own);
-    each_page(store, &of, |page| {
-        any |= !page.is_empty();
-        Ok(any)
-    })?;
-    Ok(any)
-}
 
 impl Mds {
     /// Registers a client; it is recorded before it opens anything.

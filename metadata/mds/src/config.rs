@@ -5,10 +5,10 @@
 use sealstone_crypto::dh::DhGroup;
 use sealstone_mds_protocol::{FILE_PARTITION, FILE_PARTITIONS_MAX, Method};
 
-use crate::directory::DirectoryRoles;
 use crate::limits::{CREDENTIAL_LIFETIME_MAX_MS, GRANT_LIFETIME_MAX_MS, ISSUED_CREDENTIALS_MAX};
 use crate::placement::WIDTH_DEFAULT;
-use crate::shared::ServerName;
+use crate::server_registry::ServerName;
+use crate::user_directory::DirectoryRoles;
 
 /// Policy of one server.
 #[derive(Clone, Debug)]

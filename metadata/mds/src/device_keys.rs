@@ -32,6 +32,9 @@ pub(crate) use apply::{StepProgress, apply, apply_device_value};
 pub(crate) use plan::{RotationPolicy, SeedExchange, plan};
 pub use step::{KeyAction, KeyStep, StepOutcome};
 
+/// Seed exchanges in progress, by device. The holder of its lock may change key states.
+pub(crate) type SeedExchanges = BTreeMap<DeviceId, Option<SeedExchange>>;
+
 /// The key hierarchy of a device.
 pub(crate) type Keys = KeyHierarchy<RustCrypto>;
 

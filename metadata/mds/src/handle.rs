@@ -22,7 +22,7 @@ use crate::entropy::Entropy;
 use crate::error::{MdsError, Result};
 use crate::function_policy_record::FunctionPolicyRecord;
 use crate::issue::RefusedRequest;
-use crate::lengths::LengthTarget;
+use crate::lengths::table::LengthTarget;
 use crate::namespace::{self, CommitParams, FinalLink, NewIntent, NewOwner};
 use crate::placement::{DevicePool, FileShape, PlacementChoice};
 use crate::records::{Inode, counter, figure, next_number};
@@ -100,7 +100,7 @@ impl Mds {
                 }
                 self.record(&principal, operation, subject.as_deref(), result.as_ref().err(), now_ms);
                 result.map(|mut response| {
-                    self.prove_all(&principal, &mut response);
+                    self.proof_key.prove_all(&principal, &mut response);
                     response
                 })
             }),
@@ -581,7 +581,7 @@ impl Mds {
                 return self.renew_node(&issuing, principal, (node, access, client_id), method, now_ms, rng);
             }
             OpenHandle::File { node, access } => {
-                let inode = self.node(principal, node)?;
+                let inode = self.proof_key.verify(principal, node)?;
                 let (file, layout) =
                     namespace::file_for(&*self.store.snapshot()?, principal, inode, access, "file")?;
                 self.check_not_clearing(&file, access)?;

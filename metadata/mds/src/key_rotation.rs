@@ -5,7 +5,6 @@
 //! Contract: as in `device_keys`: a key change is durable before its step is given out, and in use
 //! after the device's answer is durable too.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -16,15 +15,11 @@ use crate::access::Principal;
 use crate::counters::add;
 use crate::device_keys::{
     ASKED_MASTER, ASKED_PARTITION, ASKED_REVOKE, ASKED_ROOT, ASKED_WORKING, DeviceKeyState, KeyAction,
-    KeyStep, Keys, RotationPolicy, SeedExchange, StepOutcome, StepProgress, UnsavedKeys, apply,
-    apply_device_value, plan,
+    KeyStep, Keys, RotationPolicy, StepOutcome, StepProgress, UnsavedKeys, apply, apply_device_value, plan,
 };
 use crate::entropy::Entropy;
 use crate::error::{MdsError, Result};
 use crate::server::Mds;
-
-/// Seed exchanges in progress, by device. The holder of its lock may change key states.
-pub(crate) type SeedExchanges = BTreeMap<DeviceId, Option<SeedExchange>>;
 
 /// Result of a device's steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

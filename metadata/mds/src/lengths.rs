@@ -1,21 +1,19 @@
 //! Object lengths, compared with the recorded sizes where a quota limits bytes: a client may write
 //! longer objects than it reports.
 //!
-//! Does: keep the files and creates that credentials to write were issued for, list them for the
-//! daemon when these expire, count the bytes of a create, truncate a file whose objects are longer
-//! than its size.
-//! Does not: query devices; the daemon does.
+//! Does: list the files and creates that credentials to write were issued for, for the daemon, when
+//! these expire; count the bytes of a create, truncate a file whose objects are longer than its
+//! size.
+//! Does not: query devices; the daemon does. Does not: keep the list; `table` does.
 //! Contract: bytes beyond the size of a file in a quota are truncated when no client can write it
 //! any more. If they exceed the quota its credentials are revoked first. A create is charged with
-//! the bytes of its objects, and ends if they exceed the quota. At most [`CHECKS_MAX`] entries; a
-//! user has a share (see `share`), and gets no credentials in a quota beyond it (Busy). O(objects
-//! of the file) at its devices, once in the life of a credential, only for files in a quota.
+//! the bytes of its objects, and ends if they exceed the quota. A user has a share of the entries
+//! (see `share`), and gets no credentials in a quota beyond it (Busy). O(objects of the file) at
+//! its devices, once in the life of a credential, only for files in a quota.
 //! Truth: docs/adr/0062-bounds-per-user.md.
 
-use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::Ordering;
 
-use parking_lot::Mutex;
 use sealstone_mds_protocol::{Failure, InodeId, IntentId, LeaseKind, ObjectRef, UserName};
 
 use crate::counters::add;
@@ -24,94 +22,16 @@ use crate::keys;
 use crate::namespace;
 use crate::quota::{self, QuotaCharge};
 use crate::records::{Inode, Intent, load, save};
-use crate::revoke::retag_file;
 use crate::server::Mds;
-use crate::share;
 use crate::store::Snapshot;
+use crate::tags::retag_file;
 
-/// Maximum number of files and creates; about 200 bytes each.
-const CHECKS_MAX: usize = 1 << 20;
-/// Margin after the credentials have expired, for different clocks of devices, milliseconds.
-const MARGIN_MS: u64 = 5_000;
-/// Delay before a device that did not respond is queried again, milliseconds.
-const RETRY_MS: u64 = 30_000;
+pub(crate) mod table;
+
+use table::{LengthTarget, MARGIN_MS};
+
 /// Delay before a request of a user without a free share is repeated, milliseconds.
 const BUSY_MS: u32 = 2_000;
-
-/// A file or an uncommitted create.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum LengthTarget {
-    File(InodeId),
-    /// A create and the inode number of its file.
-    Create(IntentId, InodeId),
-}
-
-struct LengthCheck {
-    user: UserName,
-    due_ms: u64,
-    /// Whether credentials to write were revoked because the bytes exceed a quota.
-    revoked: bool,
-}
-
-#[derive(Default)]
-struct LengthTable {
-    checks: HashMap<LengthTarget, LengthCheck>,
-    by_due: BTreeSet<(u64, LengthTarget)>,
-    by_user: HashMap<UserName, usize>,
-}
-
-impl LengthTable {
-    fn remove(&mut self, what: LengthTarget) {
-        let Some(check) = self.checks.remove(&what) else { return };
-        self.by_due.remove(&(check.due_ms, what));
-        if let Some(own) = self.by_user.get_mut(&check.user) {
-            *own -= 1;
-            if *own == 0 {
-                self.by_user.remove(&check.user);
-            }
-        }
-    }
-
-    fn put_off(&mut self, what: LengthTarget, due_ms: u64) {
-        if let Some(check) = self.checks.get_mut(&what) {
-            self.by_due.remove(&(check.due_ms, what));
-            check.due_ms = due_ms;
-            self.by_due.insert((due_ms, what));
-        }
-    }
-}
-
-/// The files and creates to check.
-#[derive(Default)]
-pub(crate) struct LengthChecks(Mutex<LengthTable>);
-
-impl LengthChecks {
-    /// Adds an entry when a credential to write is issued. Returns whether there is an entry.
-    fn note(&self, what: LengthTarget, user: &UserName, expires_ms: u64) -> bool {
-        let table = &mut *self.0.lock();
-        if table.checks.contains_key(&what) {
-            // Checked when the first credential expires, and again later.
-            return true;
-        }
-        let own = table.by_user.get(user).copied().unwrap_or_default();
-        if !share::is_free(own, table.checks.len(), 1, CHECKS_MAX) {
-            return false;
-        }
-        let due_ms = expires_ms.saturating_add(MARGIN_MS);
-        *table.by_user.entry(user.clone()).or_default() += 1;
-        table.by_due.insert((due_ms, what));
-        table.checks.insert(what, LengthCheck { user: user.clone(), due_ms, revoked: false });
-        true
-    }
-
-    fn due(&self, limit: usize, now_ms: u64) -> Vec<LengthTarget> {
-        let table = &mut *self.0.lock();
-        let due = table.by_due.iter().take_while(|(due_ms, _)| *due_ms <= now_ms).take(limit);
-        let due: Vec<LengthTarget> = due.map(|(_, what)| *what).collect();
-        due.iter().for_each(|what| table.put_off(*what, now_ms.saturating_add(RETRY_MS)));
-        due
-    }
-}
 
 /// A file or create whose objects need measuring.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -166,7 +86,7 @@ impl Mds {
         for what in self.length_checks.due(limit, now_ms) {
             match self.length_item(what)? {
                 Some(item) => items.push(item),
-                None => self.length_checks.0.lock().remove(what),
+                None => self.length_checks.remove(what),
             }
         }
         Ok(items)
@@ -216,10 +136,9 @@ impl Mds {
             }
             (None, LengthTarget::Create(id, _)) => self.create_measured(id, bytes, now_ms)?,
         };
-        let table = &mut *self.length_checks.0.lock();
         match next_ms {
-            Some(due_ms) => table.put_off(item.what, due_ms),
-            None => table.remove(item.what),
+            Some(due_ms) => self.length_checks.put_off(item.what, due_ms),
+            None => self.length_checks.remove(item.what),
         }
         Ok(())
     }
@@ -235,7 +154,7 @@ impl Mds {
         let beyond = item.objects.iter().zip(lengths).map(|((_, known), is)| is.saturating_sub(*known));
         let beyond = beyond.fold(0, u64::saturating_add);
         let later = Some(now_ms.saturating_add(self.config.grant_lifetime_ms()));
-        let revoked = self.length_checks.0.lock().checks.get(&item.what).is_some_and(|check| check.revoked);
+        let revoked = self.length_checks.is_revoked(item.what);
         let writable = !revoked && self.may_be_written(id, item, now_ms);
         if beyond == 0 {
             return Ok(later.filter(|_| writable));
@@ -252,9 +171,7 @@ impl Mds {
         if writable {
             self.update(|tx| retag_file(tx, id, now_ms))?;
             self.revocations_changed.store(true, Ordering::Release);
-            if let Some(check) = self.length_checks.0.lock().checks.get_mut(&item.what) {
-                check.revoked = true;
-            }
+            self.length_checks.set_revoked(item.what);
             tracing::warn!(
                 inode = id.0,
                 beyond,
@@ -322,6 +239,6 @@ impl Mds {
     /// Returns the number of files and creates to measure.
     #[must_use]
     pub fn length_checks(&self) -> usize {
-        self.length_checks.0.lock().checks.len()
+        self.length_checks.count()
     }
 }

@@ -16,6 +16,7 @@ pub mod sessions;
 pub mod store;
 
 mod accounts;
+mod cache_epochs;
 mod check;
 mod client_registry;
 mod config;
@@ -26,12 +27,14 @@ mod devices;
 mod dir_delegations;
 mod directory;
 mod disks;
+mod election;
 mod entropy;
 mod error;
 mod familiar;
 mod fence;
 mod function_policy;
 mod function_policy_record;
+mod grant_log;
 mod groups;
 mod handle;
 mod issue;
@@ -57,9 +60,11 @@ mod request_context;
 mod revoke;
 mod roles;
 mod server;
+mod server_registry;
 mod share;
 mod shared;
 mod tags;
+mod user_directory;
 mod violation;
 
 pub use access::Principal;
@@ -69,15 +74,13 @@ pub use connection::{Connection, Output, SessionRequest, SessionResponse};
 pub use counters::Counters;
 pub use device_keys::{KeyAction, KeyStep, StepOutcome};
 pub use devices::{DeviceAddress, ServerPurpose, SharedSpace, security_method};
-pub use directory::{
-    DIRECTORY_GROUPS_MAX, DirectoryEntry, DirectoryError, DirectoryLookup, DirectoryRoles, UserDirectory,
-};
+pub use election::LEASE_MS;
 pub use entropy::Entropy;
 pub use error::{MdsError, Result};
 pub use function_policy::DuePolicy;
 pub use function_policy_record::{AttributeValue, FunctionPolicyRecord};
+pub use grant_log::{GrantLog, IssueRecord, IssueStream, MemoryGrantLog, NoGrantLog};
 pub use handle::PendingRecalls;
-pub use issue::{GrantLog, IssueRecord, IssueStream, MemoryGrantLog, NoGrantLog};
 pub use issued_credentials::CredentialList;
 pub use key_rotation::KeyStepsResult;
 pub use lengths::LengthItem;
@@ -92,8 +95,11 @@ pub use paper::{HALF_OPEN_MAX, PaperConnection, PaperListener};
 pub use reap::ReapItem;
 pub use revoke::{RetagItem, RevocationRecord};
 pub use server::{Mds, OpenError, QueuedLogin};
-pub use shared::{LEASE_MS, ServerName};
+pub use server_registry::ServerName;
 pub use tags::{INITIAL_TAG, object_attribute, partition_attributes};
+pub use user_directory::{
+    DIRECTORY_GROUPS_MAX, DirectoryEntry, DirectoryError, DirectoryLookup, DirectoryRoles, UserDirectory,
+};
 
 #[cfg(test)]
 mod tests;

@@ -22,10 +22,9 @@ use crate::keys;
 use crate::namespace::queue_objects;
 use crate::placement::{DevicePool, NoSpace};
 use crate::records::{Inode, Intent, counter, decode, load, next_number, save};
-use crate::revoke::PendingTag;
 use crate::server::{Mds, OWN_CREDENTIAL_MS};
 use crate::store::{Snapshot, Transaction};
-use crate::tags;
+use crate::tags::{self, PendingTag};
 
 mod balance;
 mod migrate;

@@ -13,7 +13,6 @@ use sealstone_seal::{Hash, Provider, ct_eq};
 use crate::access::Principal;
 use crate::error::{MdsError, Result};
 use crate::namespace::ROOT;
-use crate::server::Mds;
 
 const LABEL: &[u8] = b"sealstone node proof v1";
 
@@ -34,19 +33,17 @@ impl ProofKey {
         proof.iter_mut().zip(tag.as_bytes()).for_each(|(to, from)| *to = *from);
         proof
     }
-}
 
-impl Mds {
     /// Returns the number of a node if its proof is valid. A wrong proof gets the same answer as a
     /// number without a node.
-    pub(crate) fn node(&self, principal: &Principal, node: Node) -> Result<InodeId> {
+    pub(crate) fn verify(&self, principal: &Principal, node: Node) -> Result<InodeId> {
         let stale = || MdsError::refused(ErrorCode::Stale, format!("node {}", node.inode.0));
-        let proven = ct_eq(&self.proof_key.prove(&principal.user, node.inode), &node.proof);
+        let proven = ct_eq(&self.prove(&principal.user, node.inode), &node.proof);
         if proven || node.inode == ROOT { Ok(node.inode) } else { Err(stale()) }
     }
 
-    fn prove(&self, principal: &Principal, stat: &mut Stat) {
-        stat.proof = self.proof_key.prove(&principal.user, stat.inode);
+    fn prove_stat(&self, principal: &Principal, stat: &mut Stat) {
+        stat.proof = self.prove(&principal.user, stat.inode);
     }
 
     /// Adds the proofs to a response. A delegated file gets none, because it is for a program
@@ -54,22 +51,22 @@ impl Mds {
     pub(crate) fn prove_all(&self, principal: &Principal, response: &mut Response) {
         match response {
             Response::Stat { stat } | Response::Made { stat, .. } | Response::Leased { stat, .. } => {
-                self.prove(principal, stat);
+                self.prove_stat(principal, stat);
             }
-            Response::LookedUp { stat: Some(stat), .. } => self.prove(principal, stat),
+            Response::LookedUp { stat: Some(stat), .. } => self.prove_stat(principal, stat),
             Response::Directory { entries, .. } | Response::Listed { entries, .. } => {
                 // Entries of a directory that the user may not search have no stat: the user was
                 // not led to them.
                 entries
                     .iter_mut()
                     .flat_map(|entry| &mut entry.stat)
-                    .for_each(|stat| self.prove(principal, stat));
+                    .for_each(|stat| self.prove_stat(principal, stat));
             }
-            Response::Opened { file } => self.prove(principal, &mut file.stat),
-            Response::NodeOpened { node } => self.prove(principal, &mut node.stat),
+            Response::Opened { file } => self.prove_stat(principal, &mut file.stat),
+            Response::NodeOpened { node } => self.prove_stat(principal, &mut node.stat),
             Response::Renamed { moved, other } => {
-                self.prove(principal, moved);
-                other.iter_mut().for_each(|other| self.prove(principal, other));
+                self.prove_stat(principal, moved);
+                other.iter_mut().for_each(|other| self.prove_stat(principal, other));
             }
             _ => {}
         }

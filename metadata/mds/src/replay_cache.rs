@@ -19,7 +19,6 @@ use sealstone_seal::{Hash, Provider, Tag, ct_eq};
 use crate::error::{MdsError, Result};
 use crate::keys;
 use crate::limits::REPLAY_MS;
-use crate::server::Mds;
 use crate::store::{MetaError, Snapshot, Transaction, each_between};
 
 /// How long an answer is kept while a user has more than half of the maximum.
@@ -29,7 +28,7 @@ pub(crate) const ANSWERS_BY_USER_MAX: usize = 8192;
 /// Interval of the expiry scan.
 const LOOK_MS: u64 = 60_000;
 /// Answers deleted in one transaction.
-const FORGET_BATCH: usize = 256;
+pub(crate) const FORGET_BATCH: usize = 256;
 /// Delay before a request of a user with too many answers is repeated.
 const RETRY_MS: u32 = 1_000;
 /// Version of the record.
@@ -43,10 +42,17 @@ const LABEL: &[u8] = b"sealstone change v1";
 
 /// Number of stored answers by user, as of the last scan plus those since.
 #[derive(Default)]
-pub(crate) struct ReplayCounts {
+struct ReplayCounts {
     looked_ms: Option<u64>,
     by_user: HashMap<UserName, usize>,
 }
+
+/// The replay cache; the answers themselves are in the store.
+#[derive(Default)]
+pub(crate) struct ReplayCache(Mutex<ReplayCounts>);
+
+/// A stored answer that has expired: its key and its time.
+pub(crate) type ExpiredAnswer = (Vec<u8>, u64);
 
 /// Request id and digest of a request.
 pub(crate) struct ReplayKey {
@@ -74,7 +80,7 @@ pub(crate) struct ReplayEntry<'a> {
     digest: Tag,
     user: &'a UserName,
     now_ms: u64,
-    replay_counts: &'a Mutex<ReplayCounts>,
+    cache: &'a ReplayCache,
 }
 
 /// Outcome of a request.
@@ -85,12 +91,12 @@ pub(crate) struct OnceOutcome {
     pub(crate) now: bool,
 }
 
-impl Mds {
+impl ReplayCache {
     /// Returns the slot record of a request.
     ///
     /// # Errors
     /// `Invalid` if the slot does not exist.
-    pub(crate) fn replay_entry<'a>(
+    pub(crate) fn entry<'a>(
         &'a self,
         user: &'a UserName,
         replay_key: &ReplayKey,
@@ -102,23 +108,25 @@ impl Mds {
             return Err(MdsError::refused(ErrorCode::Invalid, reason));
         };
         let (key, number) = (keys::answer(user, id.client_id, id.slot), id.sequence);
-        Ok(ReplayEntry { key, number, digest, user, now_ms, replay_counts: &self.replay_counts })
+        Ok(ReplayEntry { key, number, digest, user, now_ms, cache: self })
     }
 
-    /// Deletes expired answers. Scans once a minute: O(answers).
-    pub(crate) fn expire_answers(&self, now_ms: u64) -> Result<()> {
-        {
-            let mut replay_counts = self.replay_counts.lock();
-            if replay_counts.looked_ms.is_some_and(|last_ms| now_ms.abs_diff(last_ms) < LOOK_MS) {
-                return Ok(());
-            }
-            replay_counts.looked_ms = Some(now_ms);
+    /// Whether the expiry scan is due, once a minute; the next one is due a minute later.
+    pub(crate) fn begin_scan(&self, now_ms: u64) -> bool {
+        let mut counts = self.0.lock();
+        let due = counts.looked_ms.is_none_or(|last_ms| now_ms.abs_diff(last_ms) >= LOOK_MS);
+        if due {
+            counts.looked_ms = Some(now_ms);
         }
-        let mut by_user: HashMap<UserName, Vec<(Vec<u8>, u64)>> = HashMap::new();
+        due
+    }
+
+    /// Returns the expired answers, and counts the others again. O(answers).
+    pub(crate) fn scan<S: Snapshot + ?Sized>(&self, view: &S, now_ms: u64) -> Result<Vec<ExpiredAnswer>> {
+        let mut by_user: HashMap<UserName, Vec<ExpiredAnswer>> = HashMap::new();
         let mut old = Vec::new();
         let prefix = keys::answers();
-        let view = self.store.snapshot()?;
-        each_between(&*view, &prefix, &keys::after_prefix(&prefix), |key, value| {
+        each_between(view, &prefix, &keys::after_prefix(&prefix), |key, value| {
             let at_ms = StoredAnswer::read(value)?.at_ms;
             match keys::answer_user(key) {
                 Some(user) => by_user.entry(user).or_default().push((key.to_vec(), at_ms)),
@@ -126,7 +134,6 @@ impl Mds {
             }
             Ok::<_, MetaError>(())
         })?;
-        drop(view);
         let mut left = HashMap::new();
         for (user, answers) in by_user {
             let many = answers.len() > ANSWERS_BY_USER_MAX / 2;
@@ -137,22 +144,21 @@ impl Mds {
             old.extend(over);
             left.insert(user, kept.len());
         }
-        self.replay_counts.lock().by_user = left;
-        for batch in old.chunks(FORGET_BATCH) {
-            self.update(|tx| {
-                for (key, at_ms) in batch {
-                    // The slot may have been reused meanwhile.
-                    if tx.get(key)?.is_some_and(|value| {
-                        StoredAnswer::read(&value).is_ok_and(|found| found.at_ms == *at_ms)
-                    }) {
-                        tx.delete(key)?;
-                    }
-                }
-                Ok(())
-            })?;
-        }
-        self.expire_delegations(now_ms)
+        self.0.lock().by_user = left;
+        Ok(old)
     }
+}
+
+/// Deletes expired answers: at most [`FORGET_BATCH`] in one transaction.
+pub(crate) fn forget(tx: &mut dyn Transaction, batch: &[ExpiredAnswer]) -> Result<()> {
+    for (key, at_ms) in batch {
+        // The slot may have been reused meanwhile.
+        let value = tx.get(key)?;
+        if value.is_some_and(|value| StoredAnswer::read(&value).is_ok_and(|found| found.at_ms == *at_ms)) {
+            tx.delete(key)?;
+        }
+    }
+    Ok(())
 }
 
 /// Applies a request, or returns its stored answer.
@@ -212,13 +218,13 @@ impl ReplayEntry<'_> {
     }
 
     fn check_capacity(&self) -> Result<()> {
-        let count = self.replay_counts.lock().by_user.get(self.user).copied().unwrap_or_default();
+        let count = self.cache.0.lock().by_user.get(self.user).copied().unwrap_or_default();
         if count < ANSWERS_BY_USER_MAX { Ok(()) } else { Err(MdsError::Refused(Failure::busy(RETRY_MS))) }
     }
 
     /// Counts one more answer; counted twice after a transaction conflict, until the next scan.
     fn count(&self) {
-        *self.replay_counts.lock().by_user.entry(self.user.clone()).or_default() += 1;
+        *self.cache.0.lock().by_user.entry(self.user.clone()).or_default() += 1;
     }
 }
 

@@ -31,10 +31,10 @@ use crate::limits::CREDENTIAL_LIFETIME_MAX_MS;
 use crate::namespace;
 use crate::records::{Inode, counter, decode, load, next_number, save};
 use crate::server::Mds;
+use crate::server_registry::ServerName;
 use crate::share;
-use crate::shared::ServerName;
 use crate::store::{Snapshot, Transaction, each_between};
-use crate::tags;
+use crate::tags::{PendingTag, objects_of, pending_devices, retag};
 
 /// Maximum number of stored revocations, including pending ones. Disabling or removing a user adds
 /// one even if all are pending, but never a second one of the same user.
@@ -88,20 +88,6 @@ record! {
         pub open: u64,
         /// Time at which the last one was confirmed.
         pub done_ms: Option<u64>,
-    }
-}
-
-record! {
-    /// An object whose tag its device has not confirmed.
-    #[derive(Clone, Debug, PartialEq, Eq)]
-    pub struct PendingTag {
-        /// New tag of the object.
-        pub tag: u32,
-        /// Whether a credential that can create the object may be valid. Then the object is created
-        /// first, if it is missing.
-        pub creates: bool,
-        /// Revocations that wait for it.
-        pub waits: Vec<u64>,
     }
 }
 
@@ -241,31 +227,6 @@ fn store_revocation(
     Ok(id)
 }
 
-/// Gives objects new tags and adds them to the list for their devices, on behalf of a revocation if
-/// given.
-fn retag(tx: &mut dyn Transaction, objects: &[(ObjectRef, bool)], id: impl Into<Option<u64>>) -> Result<()> {
-    let id = id.into();
-    let first = tags::draw(tx, objects.len())?;
-    for (tag, (object, creates)) in (first..).zip(objects) {
-        save(tx, &keys::tag(*object), &tag)?;
-        let key = keys::retag(*object);
-        let mut item =
-            load::<PendingTag, _>(tx, &key)?.unwrap_or(PendingTag { tag, creates: false, waits: Vec::new() });
-        item.tag = tag;
-        item.creates |= creates;
-        item.waits.extend(id);
-        save(tx, &key, &item)?;
-    }
-    Ok(())
-}
-
-/// Gives the objects of a file new tags, which are sent to their devices as for a revocation.
-pub(crate) fn retag_file(tx: &mut dyn Transaction, inode: InodeId, now_ms: u64) -> Result<()> {
-    let file: Option<Inode> = load(tx, &keys::inode(inode))?;
-    let objects = file.map_or_else(Vec::new, |file| objects_of(&file, now_ms));
-    retag(tx, &objects, None)
-}
-
 impl RevocationRecord {
     fn part(&self, server: &ServerName) -> Option<&RevocationPart> {
         self.parts.iter().find(|part| part.server == *server)
@@ -312,27 +273,8 @@ fn revoked_keys<S: Snapshot + ?Sized>(view: &S, id: u64) -> Result<(u32, u32)> {
     Ok((all, open))
 }
 
-/// Returns the objects of a file, and whether a credential that can create them may be valid.
-fn objects_of(file: &Inode, now_ms: u64) -> Vec<(ObjectRef, bool)> {
-    let creates = file.create_grants_until_ms >= now_ms;
-    let objects = file.layout.iter().flat_map(|layout| layout.objects());
-    objects.map(|object| (*object, creates)).collect()
-}
-
 fn unknown(id: u64) -> MdsError {
     MdsError::refused(ErrorCode::NotFound, format!("revocation {id}"))
-}
-
-/// Returns the devices with pending tags.
-fn pending_devices<S: Snapshot + ?Sized>(view: &S) -> Result<Vec<DeviceId>> {
-    let until = keys::after_prefix(&keys::retags());
-    let (mut from, mut devices) = (keys::retags(), Vec::new());
-    while let Some((key, _)) = view.scan(&from, &until, 1)?.first() {
-        let Some(object) = keys::retag_object(key) else { break };
-        devices.push(object.device);
-        from = keys::after_prefix(&keys::retags_of(object.device));
-    }
-    Ok(devices)
 }
 
 impl Mds {

@@ -18,22 +18,23 @@ use sealstone_mds_protocol::{
 use sealstone_seal::Credential;
 
 use crate::audit::{AuditSink, NoAudit};
-use crate::check::LastCheck;
-use crate::client_registry;
+use crate::cache_epochs::{CacheEpochs, EPOCHS, SharedStore};
+use crate::check::job::LastCheck;
+use crate::client_registry::records::{has_recorded_clients, recorded_clients};
 use crate::config::Config;
 use crate::counters::{Counters, add};
+use crate::device_keys::SeedExchanges;
 use crate::devices::{self, DeviceAddress, DeviceTable, ServerPurpose, SharedSpace};
-use crate::dir_delegations;
-use crate::directory::UserDirectory;
+use crate::dir_delegations::records::{delete_all_delegations, recorded_delegations};
+use crate::election::{LEASE_MS, LeaderElection};
 use crate::entropy::{Entropy, random};
 use crate::error::{MdsError, Result};
-use crate::fence::Fences;
-use crate::issue::{GrantLog, NoGrantLog};
+use crate::fence::table::Fences;
+use crate::grant_log::{GrantLog, NoGrantLog};
 use crate::issued_credentials::{CredentialList, IssuedCredentials, WriteCredentials};
-use crate::key_rotation::SeedExchanges;
 use crate::keys::{self, LOGIN_KEYS};
 use crate::leases::{ClientKey, Leases};
-use crate::lengths::LengthChecks;
+use crate::lengths::table::LengthChecks;
 use crate::limiter::LoginLimiter;
 use crate::locks::MemoryLocks;
 use crate::namespace::{self, ClearItem, RemoveCursors};
@@ -41,11 +42,12 @@ use crate::open_files::OpenFiles;
 use crate::proof::ProofKey;
 use crate::reap::{self, ReapItem};
 use crate::records::{Account, AccountCredential, count, counter, load, save};
-use crate::replay_cache::ReplayCounts;
+use crate::replay_cache::{self, ReplayCache};
 use crate::request_context::advance_read_point;
+use crate::server_registry::PeerLiveness;
 use crate::sessions::{self, SessionTable};
-use crate::shared::{CacheEpochs, EPOCHS, LEASE_MS, LeaderState, PeerLiveness, SharedStore};
 use crate::store::{MetaError, MetaStore, Transaction, Wait};
+use crate::user_directory::UserDirectory;
 
 /// Version of the record formats in the store.
 pub(crate) const STORE_VERSION: u64 = 9;
@@ -128,8 +130,7 @@ pub struct Mds {
     /// Where the next request of a recursive removal continues.
     pub(crate) remove_cursors: RemoveCursors,
     pub(crate) checks: LastCheck,
-    /// Totals of the replay cache.
-    pub(crate) replay_counts: Mutex<ReplayCounts>,
+    pub(crate) replay_cache: ReplayCache,
     /// Clients with stored state that are not connected, with the time since when.
     pub(crate) missed: Mutex<HashMap<ClientKey, u64>>,
     pub(crate) devices_changed: AtomicBool,
@@ -152,7 +153,7 @@ pub struct Mds {
     unsettled: AtomicBool,
     /// Change counters of all servers as known here.
     pub(crate) seen: Arc<Mutex<CacheEpochs>>,
-    pub(crate) leading: Mutex<LeaderState>,
+    pub(crate) election: Mutex<LeaderElection>,
 }
 
 /// A login queued by the daemon.
@@ -274,15 +275,15 @@ impl Mds {
             let login_keys = ServerKeys::from_bytes(&bytes).map_err(|_| OpenError::LoginKeys)?;
             (id, login_keys, ProofKey::new(&bytes))
         };
-        let before = client_registry::has_recorded_clients(&*store, config.shared.then_some(&config.server))?;
+        let before = has_recorded_clients(&*store, config.shared.then_some(&config.server))?;
         // Servers that share a store grant no leases.
         let (caching_clients, uncached_before) =
-            if config.shared { (Vec::new(), true) } else { client_registry::recorded_clients(&*store)? };
+            if config.shared { (Vec::new(), true) } else { recorded_clients(&*store)? };
         let delegations = if config.shared {
-            dir_delegations::delete_all(&*store)?;
+            delete_all_delegations(&*store)?;
             Vec::new()
         } else {
-            dir_delegations::recorded_delegations(&*store)?
+            recorded_delegations(&*store)?
         };
         let fences = Fences::load(&*store, config.shared.then_some(&config.server))?;
         let seen: Arc<Mutex<CacheEpochs>> = Arc::default();
@@ -297,7 +298,7 @@ impl Mds {
         let issued_table = IssuedCredentials::new(config.issued_max);
         Ok(Self {
             seen,
-            leading: Mutex::default(),
+            election: Mutex::default(),
             store,
             config,
             server_id,
@@ -322,7 +323,7 @@ impl Mds {
             sweep_at: Mutex::default(),
             remove_cursors: RemoveCursors::default(),
             checks: LastCheck::default(),
-            replay_counts: Mutex::default(),
+            replay_cache: ReplayCache::default(),
             missed: Mutex::default(),
             devices_changed: AtomicBool::new(false),
             groups_generation: AtomicU64::new(1),
@@ -497,6 +498,19 @@ impl Mds {
         if self.config.shared {
             self.sessions.expire(self.config.session_idle_ms, now_ms);
         }
+    }
+
+    /// Deletes expired answers of the replay cache, and records of clients not seen for long. Scans
+    /// once a minute.
+    fn expire_answers(&self, now_ms: u64) -> Result<()> {
+        if !self.replay_cache.begin_scan(now_ms) {
+            return Ok(());
+        }
+        let expired = self.replay_cache.scan(&*self.store.snapshot()?, now_ms)?;
+        for batch in expired.chunks(replay_cache::FORGET_BATCH) {
+            self.update(|tx| replay_cache::forget(tx, batch))?;
+        }
+        self.expire_delegations(now_ms)
     }
 
     /// Expires creates and sessions, a bounded number of each. Call it every few seconds on the

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use sealstone_mds_protocol::{CheckPhase, FindingKind, InodeId, IntentId};
 
-use super::{CheckJob, finding};
+use super::job::{CheckJob, finding};
 use crate::error::{MdsError, Result};
 use crate::keys;
 use crate::namespace::ROOT;

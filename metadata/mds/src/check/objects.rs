@@ -7,7 +7,7 @@
 
 use sealstone_mds_protocol::{DeviceId, FindingKind, InodeId, Layout, ObjectRef};
 
-use super::{CheckJob, finding};
+use super::job::{CheckJob, finding};
 use crate::error::{MdsError, Result};
 use crate::keys;
 use crate::moving::{FileMigration, ObjectMove};

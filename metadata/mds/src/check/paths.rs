@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use sealstone_mds_protocol::{CheckFinding, InodeId, Name, Text, shown};
 
-use super::CheckJob;
+use super::job::CheckJob;
 use crate::error::{MdsError, Result};
 use crate::keys;
 use crate::namespace::ROOT;

@@ -18,7 +18,7 @@ use crate::devices::{
 };
 use crate::entropy::Entropy;
 use crate::error::{MdsError, Result};
-use crate::lengths::LengthTarget;
+use crate::lengths::table::LengthTarget;
 use crate::namespace::{self, NewObject};
 use crate::records::{Intent, counter, next_number};
 use crate::server::Mds;

@@ -461,7 +461,7 @@ impl Mds {
         kind: LeaseKind,
         now_ms: u64,
     ) -> Result<Response> {
-        let id = self.node(principal, node)?;
+        let id = self.proof_key.verify(principal, node)?;
         if !self.open_files.has_open(&principal.user, client_id, id, now_ms) {
             return Err(MdsError::refused(ErrorCode::Invalid, "the client does not have the file open"));
         }

@@ -40,7 +40,7 @@ impl Mds {
                 self.lock_node(principal, node, &client, LockRequest { lock, test, reclaim }, now_ms)
             }
             Request::UnlockNode { node, client_id, owner } => {
-                let id = self.node(principal, node)?;
+                let id = self.proof_key.verify(principal, node)?;
                 self.with_locks(|locks| {
                     locks.release(&(principal.user.clone(), client_id), id, Some(owner))
                 })?;
@@ -58,7 +58,7 @@ impl Mds {
         request: LockRequest,
         now_ms: u64,
     ) -> Result<Response> {
-        let id = self.node(principal, node)?;
+        let id = self.proof_key.verify(principal, node)?;
         let has = || {
             let has = self.open_files.has_open(&client.0, client.1, id, now_ms);
             let closed = || MdsError::refused(ErrorCode::Invalid, "the client does not have the file open");

@@ -17,7 +17,8 @@ use sealstone_mds_protocol::{
 
 use crate::access::Principal;
 use crate::audit::AuditRecord;
-use crate::dir_delegations::{self, ReservedInodes};
+use crate::dir_delegations::allows_delegation;
+use crate::dir_delegations::records::{ReservedInodes, check_delegation, numbers};
 use crate::error::{MdsError, Result};
 use crate::keys;
 use crate::leases::{ClientKey, LeaseRequest};
@@ -70,7 +71,7 @@ impl Mds {
             ));
         }
         let client = (principal.user.clone(), client_id);
-        let id = directory.map(|directory| self.node(principal, directory)).transpose()?;
+        let id = directory.map(|directory| self.proof_key.verify(principal, directory)).transpose()?;
         // On a nearly full disk names are created one by one, so that each refusal reaches its
         // caller.
         let is_short = !self.store.accepts_additions();
@@ -104,7 +105,7 @@ impl Mds {
         client: &ClientKey,
         now_ms: u64,
     ) -> Result<Option<crate::leases::NewLease>> {
-        if !dir_delegations::allows_delegation(&*self.store.snapshot()?, principal, id)? {
+        if !allows_delegation(&*self.store.snapshot()?, principal, id)? {
             return Ok(None);
         }
         let request = LeaseRequest {
@@ -138,7 +139,7 @@ impl Mds {
             return Err(MdsError::refused(ErrorCode::Limit, format!("{NAME_CHANGES_MAX} changes at once")));
         }
         let client: ClientKey = (principal.user.clone(), replay_key.client_id());
-        let replay_entry = self.replay_entry(&principal.user, replay_key, now_ms)?;
+        let replay_entry = self.replay_cache.entry(&principal.user, replay_key, now_ms)?;
         // Not for a repeated request: the client may have opened the file since.
         if !replay_entry.is_known(&*self.store.snapshot()?)? {
             for id in changes.iter().filter_map(NameChange::closed_inode) {
@@ -240,7 +241,7 @@ impl Mds {
         if opened.is_empty() {
             return Ok(Vec::new());
         }
-        let numbers = dir_delegations::numbers(&*self.store.snapshot()?, client)?;
+        let numbers = numbers(&*self.store.snapshot()?, client)?;
         self.register_client(&client.0, client.1, now_ms)?;
         let mut all: Vec<PendingOpen> = Vec::new();
         for (at, id) in opened {
@@ -356,7 +357,7 @@ impl NameBatchTx<'_> {
         let since_ms = match self.since.get(&dir) {
             Some(since_ms) => *since_ms,
             None => {
-                let since_ms = dir_delegations::check_delegation(tx, self.client, dir)?;
+                let since_ms = check_delegation(tx, self.client, dir)?;
                 self.since.insert(dir, since_ms);
                 since_ms
             }
@@ -408,7 +409,7 @@ impl NameBatchTx<'_> {
     fn make(&mut self, tx: &mut dyn Transaction, made: &CreateOp) -> Result<()> {
         let at_ms = self.at(tx, made.directory, made.at_ms)?;
         if self.numbers.is_none() {
-            self.numbers = Some(dir_delegations::numbers(tx, self.client)?);
+            self.numbers = Some(numbers(tx, self.client)?);
         }
         if let Some(numbers) = &mut self.numbers {
             numbers.take(made.inode)?;

@@ -17,7 +17,7 @@ use crate::devices::{READ_RIGHTS, WRITE_RIGHTS};
 use crate::entropy::Entropy;
 use crate::error::{MdsError, Result};
 use crate::leases::{GRANT_BLOCK_MS, LeaseAccess};
-use crate::lengths::LengthTarget;
+use crate::lengths::table::LengthTarget;
 use crate::namespace::{self, NewNode, RenameParams, UnlinkContext, WriteReport};
 use crate::open_files::OpenModes;
 use crate::records::Inode;
@@ -56,7 +56,7 @@ impl Mds {
     ) -> Result<Response> {
         match request {
             Request::Lookup { parent, name, client_id } => {
-                let parent = self.node(principal, parent)?;
+                let parent = self.proof_key.verify(principal, parent)?;
                 match client_id {
                     Some(client_id) => {
                         self.look_up_with_leases(principal, (parent, &name), client_id, now_ms)
@@ -68,19 +68,19 @@ impl Mds {
                 }
             }
             Request::GetNode { node } => {
-                let id = self.node(principal, node)?;
+                let id = self.proof_key.verify(principal, node)?;
                 Ok(Response::Stat { stat: namespace::node(&*self.store.snapshot()?, id)?.stat(id) })
             }
             Request::ReadNodes { directory, after, limit, client_id } => {
-                let id = self.node(principal, directory)?;
+                let id = self.proof_key.verify(principal, directory)?;
                 self.list_with_lease(principal, (id, after.as_ref(), limit), client_id, now_ms)
             }
             Request::ReadLink { node } => {
-                let id = self.node(principal, node)?;
+                let id = self.proof_key.verify(principal, node)?;
                 Ok(Response::Target { target: namespace::read_link(&*self.store.snapshot()?, id)? })
             }
             Request::SetNode { node, change, client_id, through } => {
-                let id = self.node(principal, node)?;
+                let id = self.proof_key.verify(principal, node)?;
                 if let (Some(client_id), Some(_)) = (client_id, change.size) {
                     self.check_not_fenced(id, &(principal.user.clone(), client_id), false)?;
                 }
@@ -99,7 +99,7 @@ impl Mds {
                 Ok(Response::Stat { stat })
             }
             Request::GetXattr { node, name } => {
-                let id = self.node(principal, node)?;
+                let id = self.proof_key.verify(principal, node)?;
                 let value = namespace::get_xattr(
                     &*self.store.snapshot()?,
                     principal,
@@ -109,7 +109,7 @@ impl Mds {
                 Ok(Response::Xattr { value })
             }
             Request::ListXattr { node } => {
-                let id = self.node(principal, node)?;
+                let id = self.proof_key.verify(principal, node)?;
                 Ok(Response::Xattrs {
                     names: namespace::list_xattrs(&*self.store.snapshot()?, principal, id)?,
                 })
@@ -139,7 +139,7 @@ impl Mds {
             return self.apply_name_batch(principal, changes, replay_key.ok_or_else(alone)?, now_ms);
         }
         let replay_entry = replay_key
-            .map(|replay_key| self.replay_entry(&principal.user, replay_key, now_ms))
+            .map(|replay_key| self.replay_cache.entry(&principal.user, replay_key, now_ms))
             .transpose()?;
         let replay_entry = replay_entry.as_ref();
         let answer = match request {
@@ -151,7 +151,8 @@ impl Mds {
                 return self.make_node(principal, parent, &new, client_id, replay_entry, now_ms);
             }
             Request::LinkNode { node, parent, name } => {
-                let (id, parent) = (self.node(principal, node)?, self.node(principal, parent)?);
+                let (id, parent) =
+                    (self.proof_key.verify(principal, node)?, self.proof_key.verify(principal, parent)?);
                 self.update(|tx| {
                     replay_cache::answer(tx, replay_entry, |tx| {
                         let stat = namespace::link_node(tx, principal, id, (parent, &name), now_ms)?;
@@ -160,7 +161,7 @@ impl Mds {
                 })?
             }
             Request::RemoveNode { parent, name, directory } => {
-                let place = (self.node(principal, parent)?, &name);
+                let place = (self.proof_key.verify(principal, parent)?, &name);
                 self.with_unlink_context(now_ms, |tx, ending| {
                     replay_cache::answer(tx, replay_entry, |tx| {
                         let stat = namespace::remove_node(tx, principal, place, directory, ending)?;
@@ -169,8 +170,10 @@ impl Mds {
                 })?
             }
             Request::RenameNode { from_parent, from, to_parent, to, mode } => {
-                let (from_parent, to_parent) =
-                    (self.node(principal, from_parent)?, self.node(principal, to_parent)?);
+                let (from_parent, to_parent) = (
+                    self.proof_key.verify(principal, from_parent)?,
+                    self.proof_key.verify(principal, to_parent)?,
+                );
                 let way = RenameParams { from_parent, from: &from, to_parent, to: &to, mode };
                 self.with_unlink_context(now_ms, |tx, ending| {
                     replay_cache::answer(tx, replay_entry, |tx| {
@@ -180,7 +183,7 @@ impl Mds {
                 })?
             }
             Request::SetXattr { node, name, value, mode } => {
-                let id = self.node(principal, node)?;
+                let id = self.proof_key.verify(principal, node)?;
                 let (what, any_group) = ((&name, &value, mode), self.has_directory());
                 self.update(|tx| {
                     replay_cache::answer(tx, replay_entry, |tx| {
@@ -190,7 +193,7 @@ impl Mds {
                 })?
             }
             Request::RemoveXattr { node, name } => {
-                let id = self.node(principal, node)?;
+                let id = self.proof_key.verify(principal, node)?;
                 self.update(|tx| {
                     replay_cache::answer(tx, replay_entry, |tx| {
                         namespace::remove_xattr(tx, principal, id, &name, now_ms)?;
@@ -222,19 +225,19 @@ impl Mds {
         match request {
             Request::OpenNode { node, access, method, client_id, reclaim } => {
                 check_node_access(access)?;
-                let (id, issuing) = (self.node(principal, node)?, &self.issuing());
+                let (id, issuing) = (self.proof_key.verify(principal, node)?, &self.issuing());
                 let method = self.method(method);
                 let opening = Opening { issuing, principal, id, modes: OpenModes::of(access), method };
                 self.open_node(&opening, client_id, reclaim, now_ms, rng)
             }
             Request::Allocate { node, size_hint, method, client_id } => {
-                let (id, issuing) = (self.node(principal, node)?, &self.issuing());
+                let (id, issuing) = (self.proof_key.verify(principal, node)?, &self.issuing());
                 let modes = self.may_write(principal, id, client_id, now_ms)?;
                 let opening = Opening { issuing, principal, id, modes, method: self.method(method) };
                 self.allocate(&opening, client_id, size_hint, now_ms, rng)
             }
             Request::Written { node, size_at_least, mtime_ns, generation, made, fit, client_id } => {
-                let id = self.node(principal, node)?;
+                let id = self.proof_key.verify(principal, node)?;
                 self.may_write(principal, id, client_id, now_ms)?;
                 let writing = WriteReport { size_at_least, mtime_ns, generation, made, fit };
                 let due_ms = self.reap_due(now_ms);
@@ -249,7 +252,7 @@ impl Mds {
                 Ok(Response::Stat { stat })
             }
             Request::CloseNode { node, client_id } => {
-                let id = self.node(principal, node)?;
+                let id = self.proof_key.verify(principal, node)?;
                 self.release(id, &(principal.user.clone(), client_id), now_ms)?;
                 self.remove_if_unused(id, now_ms)?;
                 let (held, until_ms) = self.open_files.keep_alive(&principal.user, client_id, now_ms);
@@ -294,7 +297,7 @@ impl Mds {
         replay_entry: Option<&ReplayEntry<'_>>,
         now_ms: u64,
     ) -> Result<Response> {
-        let parent = self.node(principal, parent)?;
+        let parent = self.proof_key.verify(principal, parent)?;
         let leads = *new.what == NodeKind::Directory;
         if client_id.is_some() && !leads && *new.what != NodeKind::File {
             return Err(MdsError::refused(ErrorCode::Invalid, "only files can be opened"));
@@ -536,7 +539,7 @@ impl Mds {
         rng: &mut dyn Entropy,
     ) -> Result<Response> {
         check_node_access(access)?;
-        let id = self.node(principal, node)?;
+        let id = self.proof_key.verify(principal, node)?;
         let opening = Opening { issuing, principal, id, modes: OpenModes::of(access), method };
         let before = self.open_files.open_modes(&principal.user, client_id, id, now_ms);
         if opening.modes.writes {

@@ -96,7 +96,7 @@ impl Mds {
         let (total, used, ..) = self.devices.space_figures();
         let view = self.store.snapshot()?;
         let tree = match node {
-            Some(node) => namespace::node(&*view, self.node(principal, node)?)?.tree,
+            Some(node) => namespace::node(&*view, self.proof_key.verify(principal, node)?)?.tree,
             None => None,
         };
         let nodes = figure(&*view, counter::FILES)?.saturating_add(figure(&*view, counter::DIRECTORIES)?);

@@ -8,12 +8,12 @@ use sealstone_mds_protocol::{InodeId, Lock, LockKind, UserName, record};
 
 use super::{LOCKS_PER_FILE_MAX, LockTable, OwnedLock, check, find_conflict, has_share, is_covered, set};
 use crate::error::{MdsError, Result};
-use crate::fence;
+use crate::fence::table::check_fence;
 use crate::keys;
 use crate::leases::ClientKey;
 use crate::records::{counter, decode, load, save};
 use crate::server::Mds;
-use crate::shared::ServerName;
+use crate::server_registry::ServerName;
 use crate::store::{Snapshot, Transaction};
 
 record! {
@@ -105,7 +105,7 @@ impl LockTable for StoredLocks<'_> {
         }
         self.0.update(|tx| {
             if lock.kind != LockKind::Unlock {
-                fence::check(tx, id, client)?;
+                check_fence(tx, id, client)?;
             }
             let mut all = of_file(tx, id)?;
             if let Some(conflict) = find_conflict(&all, &wanted) {
@@ -131,7 +131,7 @@ impl LockTable for StoredLocks<'_> {
         }
         // The client came from another server: this one becomes responsible.
         self.0.update(|tx| {
-            fence::check(tx, id, client)?;
+            check_fence(tx, id, client)?;
             let Some(mut known) = locks_of_client(tx, id, client)? else { return Ok(false) };
             if !is_covered(known.locks.iter(), lock) {
                 return Ok(false);

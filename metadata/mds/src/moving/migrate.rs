@@ -19,10 +19,9 @@ use crate::keys;
 use crate::namespace::queue_objects;
 use crate::placement::outgrown::LayoutForm;
 use crate::records::{Inode, load, save};
-use crate::revoke::PendingTag;
 use crate::server::Mds;
 use crate::store::{Snapshot, Transaction};
-use crate::tags;
+use crate::tags::{self, PendingTag};
 
 record! {
     /// A file being migrated to another layout.

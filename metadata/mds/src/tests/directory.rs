@@ -11,11 +11,11 @@ use sealstone_mds_protocol::{AccountKind, ErrorCode, GroupName, MessageType, Req
 use super::logins::{CHANNEL, answer};
 use super::world::{ADMIN, World, path, user};
 use crate::audit::{AuditRecord, AuditSink};
-use crate::directory::{
-    DIRECTORY_GROUPS_MAX, DirectoryEntry, DirectoryError, DirectoryLookup, DirectoryRoles, UserDirectory,
-};
 use crate::records::SessionRecord;
 use crate::sessions::SessionTable;
+use crate::user_directory::{
+    DIRECTORY_GROUPS_MAX, DirectoryEntry, DirectoryError, DirectoryLookup, DirectoryRoles, UserDirectory,
+};
 use crate::{Connection, Mds};
 
 type Answer = fn() -> Result<DirectoryLookup, DirectoryError>;

@@ -15,7 +15,7 @@ use crate::audit::{AuditRecord, AuditSink};
 use crate::leases::REVOKE_AFTER_MS;
 use crate::limits::GRANT_LIFETIME_MAX_MS;
 use crate::open_files::CLIENT_TIMEOUT_MS;
-use crate::shared::DEAD_MS;
+use crate::server_registry::DEAD_MS;
 
 const METHOD: Method = Method::AllData;
 /// The clients of alice and bob.

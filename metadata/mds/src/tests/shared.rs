@@ -13,8 +13,9 @@ use sealstone_mds_protocol::{
 use sealstone_osd::{CapabilityBytes, Generation, ObjectId};
 
 use super::world::{ADMIN, ALICE, BOB, World, path, user};
+use crate::election::LEASE_MS;
 use crate::limits::CREDENTIAL_LIFETIME_MAX_MS;
-use crate::shared::{LEASE_MS, SERVERS_MAX};
+use crate::server_registry::SERVERS_MAX;
 use crate::{Config, Mds, MdsError, ServerPurpose};
 
 impl World {

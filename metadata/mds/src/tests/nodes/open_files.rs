@@ -11,8 +11,8 @@ use sealstone_mds_protocol::{
 use super::super::world::{ADMIN, ALICE, BOB, World, path};
 use super::{CLIENT, METHOD, code, make, name, open, remove, set};
 use crate::audit::{AuditRecord, AuditSink};
+use crate::election::LEASE_MS;
 use crate::open_files::{CLIENT_TIMEOUT_MS, CLIENTS_MAX};
-use crate::shared::LEASE_MS;
 use crate::{Config, Mds};
 
 fn mode(mode: u16) -> NodeChange {
