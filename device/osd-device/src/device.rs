@@ -29,6 +29,7 @@ use crate::hashing::Hashing;
 use crate::locks::ObjectLocks;
 use crate::paper::concealment::Concealment;
 use crate::partition_locks::PartitionLocks;
+use crate::policy_cache::PolicyCache;
 use crate::running::RunningCommands;
 use crate::scrub_pass::DeviceScrub;
 use crate::stranded::Stranded;
@@ -103,6 +104,7 @@ pub(crate) struct OsdDevice {
     /// The service that runs functions, once set.
     pub(crate) functions: OnceLock<Arc<dyn FunctionRunner>>,
     pub(crate) codes: CodeCache,
+    pub(crate) policies: PolicyCache,
 }
 
 /// Guard that exists while a FORMAT OSD runs.

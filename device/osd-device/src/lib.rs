@@ -42,6 +42,7 @@ mod metrics;
 mod nexus;
 mod paper;
 mod partition_locks;
+mod policy_cache;
 pub mod provision;
 mod report;
 mod running;

@@ -45,6 +45,7 @@ use crate::metrics::{CommandEnding, Metrics};
 use crate::nexus::{OsdNexus, OsdNexusTable};
 use crate::paper::concealment::Concealment;
 use crate::partition_locks::PartitionLocks;
+use crate::policy_cache::PolicyCache;
 use crate::report::OsdRefusal;
 use crate::running::RunningCommands;
 use crate::scrub_pass::DeviceScrub;
@@ -156,6 +157,7 @@ impl OsdUnit {
                 hashing: Hashing::default(),
                 functions: OnceLock::new(),
                 codes: CodeCache::default(),
+                policies: PolicyCache::default(),
             }),
             nexuses: OsdNexusTable::new(env),
             jobs: JobQueue::default(),

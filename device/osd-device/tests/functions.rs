@@ -25,9 +25,10 @@ use sealstone_osd_device::{
 };
 use sealstone_scsi::Status;
 use sealstone_scsi::lu::LogicalUnit as _;
-use sealstone_store::MemoryStore;
+use sealstone_store::{MemoryStore, ObjectStore};
 
 mod changing_code;
+mod kept_policy;
 mod paper;
 mod restrictions;
 
@@ -137,7 +138,11 @@ impl Stage {
     }
 
     fn with(config: OsdConfig) -> Self {
-        let bench = Bench::with(config, Arc::new(MemoryStore::new(64 << 20)));
+        Self::on(config, Arc::new(MemoryStore::new(64 << 20)))
+    }
+
+    fn on(config: OsdConfig, store: Arc<dyn ObjectStore>) -> Self {
+        let bench = Bench::with(config, store);
         bench.create_partition(PID);
         for (number, bytes) in [(CODE, &b"code of the function"[..]), (DATA, b"0123456789")] {
             let object = user(number);

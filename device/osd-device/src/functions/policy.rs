@@ -2,16 +2,13 @@
 //!
 //! Truth: docs/standards/active.md, attribute pages.
 
-use sealstone_crypto::signature;
+use sealstone_osd::ObjectId;
 use sealstone_osd::function::CODE_DIGEST_LEN;
-use sealstone_osd::function::attributes::{
-    ALLOWED_CODE, FunctionAttributes, FunctionPolicy, POLICY, POLICY_ENTRIES_MAX, POLICY_PAGE, TRUSTED_KEYS,
-    signed_message,
-};
-use sealstone_osd::{AttributeId, ObjectId};
+use sealstone_osd::function::attributes::{FunctionAttributes, POLICY_PAGE};
 
 use crate::device::OsdDevice;
 use crate::failure::OsdFailure;
+use crate::policy_cache::PartitionPolicy;
 
 /// Checks whether a function may run.
 pub(crate) fn check(
@@ -20,25 +17,10 @@ pub(crate) fn check(
     digest: &[u8; CODE_DIGEST_LEN],
     attributes: &FunctionAttributes,
 ) -> Result<(), OsdFailure> {
-    let values = device.store.attributes(ObjectId::of_partition(partition), Some(POLICY_PAGE))?;
-    let policy = values.iter().find(|(id, _)| *id == POLICY).and_then(|(_, value)| value.first().copied());
-    // A reserved code cannot be set; if it is stored nevertheless, nothing may run.
-    let policy = policy.map_or(Some(FunctionPolicy::Any), FunctionPolicy::from_code);
-    let lists = |first: AttributeId, wanted: &[u8]| {
-        let numbers = first.number..first.number + POLICY_ENTRIES_MAX;
-        values.iter().any(|(id, value)| numbers.contains(&id.number) && value == wanted)
-    };
-    let allowed = match policy {
-        None => false,
-        Some(FunctionPolicy::Any) => true,
-        Some(FunctionPolicy::AllowList) => lists(ALLOWED_CODE, digest),
-        Some(FunctionPolicy::Signed) => match (&attributes.publisher_key, &attributes.signature) {
-            (Some(key), Some(signed)) => {
-                lists(TRUSTED_KEYS, key)
-                    && signature::verify(key, &signed_message(digest, attributes), signed)
-            }
-            _ => false,
-        },
-    };
-    if allowed { Ok(()) } else { Err(OsdFailure::FunctionPolicy) }
+    let id = ObjectId::of_partition(partition);
+    // Before the policy is read.
+    let changes = device.store.change_count(id);
+    let read = || Ok(PartitionPolicy::new(device.store.attributes(id, Some(POLICY_PAGE))?));
+    let policy = device.policies.get_or_read(partition, changes, read)?;
+    if policy.permits(digest, attributes) { Ok(()) } else { Err(OsdFailure::FunctionPolicy) }
 }

@@ -25,6 +25,8 @@ pub(crate) struct Faulty {
     gap: Mutex<Option<(ObjectId, ObjectId)>>,
     /// An object that cannot be examined.
     sick: Mutex<Option<ObjectId>>,
+    /// Reads of attributes by page: the object and the page.
+    scans: Mutex<Vec<(ObjectId, Option<u32>)>>,
 }
 
 impl Faulty {
@@ -36,12 +38,18 @@ impl Faulty {
             after: Mutex::new(None),
             gap: Mutex::new(None),
             sick: Mutex::new(None),
+            scans: Mutex::default(),
         }
     }
 
     /// Makes this object unexaminable; `None` ends that.
     pub(crate) fn sicken(&self, id: Option<ObjectId>) {
         *self.sick.lock() = id;
+    }
+
+    /// Returns how often a page of an object was read.
+    pub(crate) fn scans_of(&self, id: ObjectId, page: u32) -> usize {
+        self.scans.lock().iter().filter(|scan| **scan == (id, Some(page))).count()
     }
 
     fn look(&self, id: ObjectId) -> Result<(), StoreError> {
@@ -148,6 +156,7 @@ impl ObjectStore for Faulty {
         self.inner.set_attribute(id, attribute, value)
     }
     fn attributes(&self, id: ObjectId, page: Option<u32>) -> Result<Vec<(AttributeId, Vec<u8>)>, StoreError> {
+        self.scans.lock().push((id, page));
         self.inner.attributes(id, page)
     }
     fn change_count(&self, id: ObjectId) -> u64 {
