@@ -8,11 +8,11 @@ use serde_json::Value;
 /// Returns the folder of the engine program; reports the test as left out if it is not built.
 fn engine_folder() -> Option<PathBuf> {
     let target = binary().ancestors().nth(2).expect("the binary is in the target folder");
-    let folder = target.join("engine-wasm/release");
+    let folder = target.join("engine-wasm/tested");
     if folder.join("sealstone-engine-wasm").is_file() {
         return Some(folder);
     }
-    left_out("`scripts/engine-wasm build` builds the engine");
+    left_out("`scripts/engine-wasm test` builds the engine");
     None
 }
 

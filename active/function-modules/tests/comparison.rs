@@ -76,9 +76,9 @@ pub(crate) fn compare_shared_objects(cases: &[ModuleCase<'_>]) {
 pub(crate) fn compare_wasm_modules(package: &str, cases: &[ModuleCase<'_>]) {
     let test = std::env::current_exe().expect("the path of this program");
     let target: &Path = test.ancestors().nth(3).expect("the target folder");
-    let engine = target.join("engine-wasm/release/sealstone-engine-wasm");
+    let engine = target.join("engine-wasm/tested/sealstone-engine-wasm");
     if !engine.is_file() {
-        return left_out("`scripts/engine-wasm build` builds the engine");
+        return left_out("`scripts/engine-wasm test` builds the engine");
     }
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let built = Command::new(cargo)

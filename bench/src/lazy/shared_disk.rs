@@ -46,7 +46,9 @@ fn content(step: u64, index: u64, writer: usize) -> Bytes {
     stamp[..8].copy_from_slice(&(step + 1).to_be_bytes());
     stamp[8..16].copy_from_slice(&index.to_be_bytes());
     stamp[16..].copy_from_slice(&(writer as u64 + 1).to_be_bytes());
-    stamp.into_iter().cycle().take(CELL as usize).collect::<Vec<u8>>().into()
+    let mut content = stamp.repeat((CELL as usize).div_ceil(STAMP));
+    content.truncate(CELL as usize);
+    content.into()
 }
 
 /// Returns the cells of an initiator in one step: offset and content.
