@@ -19,7 +19,7 @@ use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use sealstone_channel::Pin;
-use sealstone_cluster::JOIN_S_MAX;
+use sealstone_cluster::{JOIN_S_MAX, OSDS_MAX};
 
 mod accounts;
 mod names;
@@ -301,7 +301,7 @@ pub(crate) struct UpArgs {
     #[arg(long, env = "SEALSTONE_DATA", default_value = "sealstone-data", value_name = "DIR")]
     pub(crate) data: PathBuf,
     /// Number of devices to create on first use [default: 3].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(OSDS_MAX)))]
     pub(crate) osds: Option<u16>,
     /// Address of the metadata server; devices use the following ports. Port 0 takes free ports.
     #[arg(long, default_value = "127.0.0.1:3270", value_name = "HOST:PORT")]

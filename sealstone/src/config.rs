@@ -460,6 +460,7 @@ impl OsdOptions {
             idle_s_max: self.idle_s_max.unwrap_or(default.idle_s_max),
             login_s_max: self.login_s_max.unwrap_or(default.login_s_max),
             pdu_s_max: self.pdu_s_max.unwrap_or(default.pdu_s_max),
+            drain_s_max: default.drain_s_max,
             access_file: self.access_file.clone(),
             allow_target_reset: flag(self.allow_target_reset),
             short_first: self.short_first.unwrap_or(default.short_first),

@@ -499,7 +499,7 @@ fn second_up_in_folder_is_refused() {
     let data = folder.path().join("up");
     let up = ["--json", "up", "--data", text(&data), "--listen", "127.0.0.1:0", "--osds", "1"];
     let mut daemon = Daemon::start(command(&[&up[..], &["--capacity", "64M"]].concat()));
-    refused(&up).fails(1).says(&["another `sealstone up` runs in this folder"]);
+    refused(&up).fails(1).says(&["another cluster runs in this folder"]);
     assert_eq!(daemon.end(Signal::Terminate), 0);
     let mut again = Daemon::start(command(&up));
     assert_eq!(again.end(Signal::Terminate), 0);

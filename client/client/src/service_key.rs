@@ -43,13 +43,17 @@ impl core::fmt::Debug for ServiceKey {
 }
 
 impl ServiceKey {
-    pub(crate) fn generate(user: UserName, suite: u16, environment: &dyn Environment) -> Self {
+    /// Returns a new key with a random secret.
+    #[must_use]
+    pub fn generate(user: UserName, suite: u16, environment: &dyn Environment) -> Self {
         let mut secret = Zeroizing::new([0; SECRET_BYTES]);
         environment.fill_random(&mut *secret);
         Self { user, suite, secret }
     }
 
-    pub(crate) fn secret(&self) -> &[u8] {
+    /// Returns the secret, for a registration.
+    #[must_use]
+    pub fn secret(&self) -> &[u8] {
         &*self.secret
     }
 

@@ -79,6 +79,8 @@ pub struct DeviceServerConfig {
     pub login_s_max: u64,
     /// Maximum seconds to receive a PDU.
     pub pdu_s_max: u64,
+    /// Seconds that clients get to log out at a shutdown. There is no option for it.
+    pub drain_s_max: u16,
     /// File with the initiators that can log in; `None`: all can.
     pub access_file: Option<PathBuf>,
     /// Allow initiators to reset the target.
@@ -133,6 +135,7 @@ impl DeviceServerConfig {
             idle_s_max: 60,
             login_s_max: 15,
             pdu_s_max: 30,
+            drain_s_max: 5,
             access_file: None,
             allow_target_reset: false,
             // Measured: see ADR 14.

@@ -45,6 +45,7 @@ pub(crate) fn target_config(
     let pdu_ms = config.pdu_s_max.saturating_mul(1000);
     target.protocol.pdu_timeout_ms = pdu_ms;
     target.protocol.transfer_timeout_ms = pdu_ms;
+    target.drain_seconds = config.drain_s_max;
     target.pace = CommandPacing { short_first: config.short_first, slices: config.time_slices };
     if config.pull_kib > 0 {
         target.protocol.pull_bytes = Some(config.pull_kib.saturating_mul(1024));

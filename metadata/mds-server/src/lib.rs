@@ -45,8 +45,8 @@ pub use limits::Limits;
 pub use location::{Location, LocationError, PasswordSource, UNAVAILABLE_WAIT_S};
 pub use serve::Server;
 pub use setup::{
-    ADMIN_SECRET_FILE, AUTHORITY_FILE, CERTIFICATE_FILE, InitReport, OpenedServer, SetupError, init,
-    init_under, is_set_up, issue_certificate, join, open, open_under, open_with_audit, rekey_keystore,
+    ADMIN_SECRET_FILE, AUTHORITY_FILE, AdminSecret, CERTIFICATE_FILE, InitReport, OpenedServer, SetupError,
+    init, init_under, is_set_up, issue_certificate, join, open, open_under, open_with_audit, rekey_keystore,
 };
 pub use time::ClockStateSource;
 pub use tls::{ALPN, CertificateFingerprint};

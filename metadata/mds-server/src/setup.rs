@@ -11,6 +11,7 @@ use sealstone_mds::audit::{AuditSink, NoAudit};
 use sealstone_mds::store::{AdoptError, MetaStore, RandomFill, SealedStore, adopt, clear_mark, is_sealed};
 use sealstone_mds::{Config, Mds, OpenError, ServerName};
 use sealstone_mds_protocol::UserName;
+use sealstone_mds_protocol::login::SUITE_STANDARD;
 use sealstone_meta_store::EmbeddedMeta;
 use zeroize::Zeroizing;
 
@@ -41,7 +42,7 @@ pub const AUTHORITY_FILE: &str = "ca.der";
 /// The authority's key, PKCS #8, mode 0600. With it an attacker can impersonate the server or a
 /// device to clients that pin the authority.
 const AUTHORITY_KEY_FILE: &str = "ca-key.der";
-/// The administrator's password with a trailing newline, mode 0600.
+/// The administrator's password with a trailing newline, or the text of a key file; mode 0600.
 pub const ADMIN_SECRET_FILE: &str = "admin-secret";
 /// Files that an interrupted setup may leave behind, temporary names included.
 const OWN_FILES: [&str; 20] = [
@@ -132,12 +133,39 @@ impl SetupError {
     }
 }
 
+/// The secret with which the first administrator logs in.
+pub struct AdminSecret {
+    /// Login suite: one for passwords, or one for service keys.
+    suite: u16,
+    secret: Zeroizing<Vec<u8>>,
+    /// Content of [`ADMIN_SECRET_FILE`].
+    file: Zeroizing<Vec<u8>>,
+}
+
+impl AdminSecret {
+    /// Returns a random password.
+    #[must_use]
+    pub fn random_password(environment: &Environment) -> Self {
+        let secret = new_secret(&mut *(environment.entropy)());
+        let file = Zeroizing::new([secret.as_slice(), b"\n"].concat());
+        Self { suite: SUITE_STANDARD, secret, file }
+    }
+
+    /// Returns a service key, with the text of its key file. The administrator is then a service
+    /// account, whose login needs no Argon2id.
+    #[must_use]
+    pub fn service_key(suite: u16, secret: &[u8], file: &str) -> Self {
+        let owned = |bytes: &[u8]| Zeroizing::new(bytes.to_vec());
+        Self { suite, secret: owned(secret), file: owned(file.as_bytes()) }
+    }
+}
+
 /// Results of a setup.
 #[derive(Clone, Debug)]
 pub struct InitReport {
     /// Name of the administrator.
     pub admin: UserName,
-    /// Path of the file with the administrator's password.
+    /// Path of the file with the administrator's password or key.
     pub admin_secret: PathBuf,
     /// Fingerprint of the certificate, for clients to pin.
     pub fingerprint: CertificateFingerprint,
@@ -152,7 +180,8 @@ pub struct InitReport {
 /// # Errors
 /// See [`SetupError`].
 pub fn init(folder: &Path, admin: &UserName, environment: &Environment) -> Result<InitReport, SetupError> {
-    init_under(folder, admin, environment, &KeystoreProtection::KeyFile(None), None)
+    let secret = AdminSecret::random_password(environment);
+    init_under(folder, (admin, secret), environment, &KeystoreProtection::KeyFile(None), None)
 }
 
 /// Sets up a data folder with a keystore sealed under `protection`, and the metadata at `location`
@@ -162,7 +191,7 @@ pub fn init(folder: &Path, admin: &UserName, environment: &Environment) -> Resul
 /// See [`SetupError`].
 pub fn init_under(
     folder: &Path,
-    admin: &UserName,
+    (admin, secret): (&UserName, AdminSecret),
     environment: &Environment,
     protection: &KeystoreProtection,
     location: Option<&Location>,
@@ -188,7 +217,6 @@ pub fn init_under(
         None => Arc::new(EmbeddedMeta::open(&path)?),
     };
     let mut rng = (environment.entropy)();
-    let secret = new_secret(&mut *rng);
     let admin_secret = folder.join(ADMIN_SECRET_FILE);
     match Mds::is_set_up(&*store) {
         Ok(false) => {}
@@ -199,7 +227,7 @@ pub fn init_under(
     files::write(&folder.join(AUTHORITY_KEY_FILE), &authority.key(), 0o600)?;
     files::write(&folder.join(AUTHORITY_FILE), authority.certificate(), 0o644)?;
     let certificate = certify(folder, &authority, environment.now_ms())?;
-    files::write(&admin_secret, &[secret.as_slice(), b"\n"].concat(), 0o600)?;
+    files::write(&admin_secret, &secret.file, 0o600)?;
     let mut keystore = Keystore::generate(&mut *rng);
     keystore.write(folder, protection, &mut *rng)?;
     // Creates the credential log, which records that no credential was issued before.
@@ -208,10 +236,12 @@ pub fn init_under(
         location.keep(folder)?;
     }
     let store = take_over(store, &keystore, environment)?;
-    Mds::set_up(&store, admin, &secret, environment.now_ms(), &mut *rng).map_err(|error| match error {
-        OpenError::AlreadySetUp => SetupError::AlreadySetUp(folder.to_owned()),
-        other => SetupError::Contents(other),
-    })?;
+    Mds::set_up(&store, admin, (secret.suite, &secret.secret), environment.now_ms(), &mut *rng).map_err(
+        |error| match error {
+            OpenError::AlreadySetUp => SetupError::AlreadySetUp(folder.to_owned()),
+            other => SetupError::Contents(other),
+        },
+    )?;
     if is_new && location.is_none() {
         files::rename(&unnamed, &path)?;
     }

@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
 use sealstone_login::{CookieJar, ServerId, ServerKeys, start_registration};
-use sealstone_mds_protocol::login::{SUITE_STANDARD, SessionId};
+use sealstone_mds_protocol::login::{SessionId, is_service_suite};
 use sealstone_mds_protocol::{
     AccountKind, DeviceId, DeviceProblem, DeviceState, ErrorCode, FILE_PARTITION, Failure, InodeId,
     ProblemKind, Role, Stat, Text, UserName,
@@ -167,14 +167,14 @@ impl Drop for QueuedLogin<'_> {
 
 impl Mds {
     /// Sets up an empty store in one transaction: identity, login keys, root directory,
-    /// administrator.
+    /// administrator. The administrator has a password, or a service key if `suite` is for keys.
     ///
     /// # Errors
     /// `AlreadySetUp`, `Password`, `Store`.
     pub fn set_up(
         store: &dyn MetaStore,
         admin: &UserName,
-        password: &[u8],
+        (suite, secret): (u16, &[u8]),
         now_ms: u64,
         mut rng: &mut dyn Entropy,
     ) -> std::result::Result<ServerId, OpenError> {
@@ -183,16 +183,15 @@ impl Mds {
         }
         let server_id: ServerId = random(rng);
         let login_keys = ServerKeys::generate(&mut rng);
-        let (request, started) =
-            start_registration(&mut rng, admin, password).map_err(OpenError::Password)?;
+        let (request, started) = start_registration(&mut rng, admin, secret).map_err(OpenError::Password)?;
         let response = login_keys.register(admin, &request).map_err(OpenError::Password)?;
-        let record = started.finish(&mut rng, SUITE_STANDARD, &response).map_err(OpenError::Password)?;
+        let record = started.finish(&mut rng, suite, &response).map_err(OpenError::Password)?;
         let account = Account {
-            kind: AccountKind::Password,
+            kind: if is_service_suite(suite) { AccountKind::Service } else { AccountKind::Password },
             role: Role::Admin,
             enabled: true,
             created_ms: now_ms,
-            credentials: vec![AccountCredential { suite: SUITE_STANDARD, record }],
+            credentials: vec![AccountCredential { suite, record }],
             invitation: None,
             entry: None,
         };

@@ -12,7 +12,9 @@ use sealstone_daemon::{AUDIT_FILE, AuditLog, Shutdown, ShutdownTrigger, bind, ch
 use sealstone_failure::{Failure, Outcome, secret_file};
 use sealstone_mds::PaperListener;
 use sealstone_mds_protocol::{FILE_PARTITIONS_MAX, Method, UserName};
-use sealstone_mds_server::{Environment, InitiatorDevices, KeystoreProtection, Location, Server};
+use sealstone_mds_server::{
+    AdminSecret, Environment, InitiatorDevices, KeystoreProtection, Location, Server,
+};
 use tokio::net::UdpSocket;
 use tokio::task::JoinHandle;
 
@@ -26,7 +28,8 @@ use crate::metrics::ObservedMds;
 /// Account that [`create_metadata_server`] creates.
 pub const ADMIN: &str = "admin";
 
-/// Creates a server; returns the file of the administrator's password.
+/// Creates a server; returns the file of the administrator's password or key. Without `secret`, the
+/// administrator gets a random password.
 ///
 /// # Errors
 /// The folder, the keystore or the store cannot be created.
@@ -34,10 +37,13 @@ pub fn create_metadata_server(
     data: &Path,
     protection: &KeystoreProtection,
     location: Option<&Location>,
+    secret: Option<AdminSecret>,
 ) -> Outcome<PathBuf> {
     check_data_folder(data)?;
     let admin = UserName::new(ADMIN).expect("a fixed name is a name");
-    let report = sealstone_mds_server::init_under(data, &admin, &Environment::system(), protection, location)
+    let environment = Environment::system();
+    let secret = secret.unwrap_or_else(|| AdminSecret::random_password(&environment));
+    let report = sealstone_mds_server::init_under(data, (&admin, secret), &environment, protection, location)
         .map_err(|error| in_use(setup_failure(error), data))?;
     Ok(report.admin_secret)
 }

@@ -11,18 +11,22 @@ use std::sync::Arc;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use sealstone_client::Client;
+use sealstone_client::tls::Fingerprint;
+use sealstone_client::{Client, Proofs, ServiceKey, SystemEnvironment};
 use sealstone_daemon::metrics::{Observed, Page};
 use sealstone_daemon::{Shutdown, ShutdownTrigger, check_data_folder};
 use sealstone_device_server::{DeviceServer, DeviceServerConfig, StorePlace, create_device};
 use sealstone_failure::secret_file::read_bounded;
 use sealstone_failure::text::ShownPath as _;
 use sealstone_failure::{Failure, Outcome, secret_file};
-use sealstone_mds_server::{ADMIN_SECRET_FILE, KeystoreProtection};
+use sealstone_mds_protocol::UserName;
+use sealstone_mds_protocol::login::SUITE_SERVICE_A;
+use sealstone_mds_server::{ADMIN_SECRET_FILE, AdminSecret, KeystoreProtection};
 use sealstone_metadata_server::{
     ADMIN, CLUSTER_FILE, MetadataServer, MetadataServerConfig, create_metadata_server,
 };
 use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
 
 use crate::join::{JOIN_S_MAX, add_osd};
 
@@ -33,6 +37,8 @@ const MARKER_FILE: &str = "up.incomplete";
 const MDS_FOLDER: &str = "mds";
 /// Default number of devices on first use.
 const OSDS_DEFAULT: u16 = 3;
+/// Maximum number of devices. Each has threads and files of its own in the process.
+pub const OSDS_MAX: u16 = 64;
 
 /// Content of [`SYSTEM_FILE`].
 #[derive(Debug, Deserialize, Serialize)]
@@ -63,6 +69,60 @@ pub struct ClusterConfig {
     pub osd_port: Option<u16>,
     /// Capacity of each new device, bytes.
     pub capacity: u64,
+    /// How the administrator logs in; decided on first use.
+    pub admin: AdminLogin,
+    /// Seconds that clients get to log out of the devices at a shutdown; 5 unless set.
+    pub drain_s_max: Option<u16>,
+}
+
+impl ClusterConfig {
+    /// Whether a folder has a cluster.
+    #[must_use]
+    pub fn is_created(data: &Path) -> bool {
+        data.join(SYSTEM_FILE).exists()
+    }
+}
+
+/// How the administrator of a new cluster logs in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdminLogin {
+    /// With a password, as a person does.
+    Password,
+    /// With a key file, as a service does. A login needs no Argon2id.
+    ServiceKey,
+}
+
+/// The credential of the administrator, as read from the file.
+pub enum AdminCredential {
+    /// A password.
+    Password(Zeroizing<String>),
+    /// The key of a service.
+    ServiceKey(ServiceKey),
+}
+
+impl AdminCredential {
+    /// Reads the file with the administrator's password or key.
+    ///
+    /// # Errors
+    /// The file cannot be read, or others can read it.
+    pub fn read(file: &Path) -> Outcome<Self> {
+        let text = secret_file::read(file)?;
+        Ok(match ServiceKey::from_text(&text) {
+            Ok(key) => Self::ServiceKey(key),
+            Err(_) => Self::Password(Zeroizing::new(text.trim_end().to_owned())),
+        })
+    }
+
+    /// Logs in to a metadata server as the administrator.
+    ///
+    /// # Errors
+    /// The login failed.
+    pub async fn login(&self, address: &str, pin: Fingerprint) -> Outcome<Client> {
+        Ok(match self {
+            Self::Password(password) => Client::connect(address, pin, ADMIN, password.as_bytes()).await?,
+            Self::ServiceKey(key) => Client::connect_with_key(address, pin, key, Proofs::default()).await?,
+        })
+    }
 }
 
 /// A running cluster. Dropping it stops it without waiting for its end.
@@ -97,6 +157,9 @@ impl Cluster {
     /// The configuration does not fit the folder, or a daemon cannot start.
     pub async fn start(config: &ClusterConfig, shutdown: &Shutdown, warn: WarningSink<'_>) -> Outcome<Self> {
         let data = config.data.as_path();
+        if let Some(osds) = config.osds.filter(|osds| !(1..=OSDS_MAX).contains(osds)) {
+            return Err(Failure::usage(format!("a cluster has 1 to {OSDS_MAX} devices, not {osds}")));
+        }
         check_data_folder(data)?;
         let folder = lock_folder(data)?;
         let (trigger, shutdown) = shutdown.child();
@@ -117,7 +180,7 @@ impl Cluster {
         &self.devices
     }
 
-    /// Returns the file with the administrator's password.
+    /// Returns the file with the administrator's password or key.
     #[must_use]
     pub fn admin_secret(&self) -> &Path {
         &self.admin_secret
@@ -190,9 +253,9 @@ fn lock_folder(data: &Path) -> Outcome<File> {
     DirBuilder::new().recursive(true).mode(0o700).create(data).map_err(at)?;
     let folder = File::open(data).map_err(at)?;
     match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
-        Err(Errno::WOULDBLOCK) => Err(Failure::operation("another `sealstone up` runs in this folder")
+        Err(Errno::WOULDBLOCK) => Err(Failure::operation("another cluster runs in this folder")
             .at(data.shown())
-            .hint("stop it, or use another --data")),
+            .hint("stop it, or use another folder (--data)")),
         // A file system without locks: the devices lock their own files.
         _ => Ok(folder),
     }
@@ -213,7 +276,7 @@ async fn start_in(config: &ClusterConfig, shutdown: &Shutdown, warn: WarningSink
         if config.osds.is_some_and(|osds| usize::from(osds) != system.osds.len()) {
             return Err(Failure::usage(format!("the system has {} devices", system.osds.len()))
                 .at(data.shown())
-                .hint("omit --osds, or use another --data"));
+                .hint("omit the number (--osds), or use another folder (--data)"));
         }
         return serve(config, &system, shutdown).await;
     }
@@ -241,6 +304,7 @@ async fn serve(config: &ClusterConfig, system: &SystemFile, shutdown: &Shutdown)
     for entry in &system.osds {
         let mut device = DeviceServerConfig::new(&data.join(&entry.name));
         device.listen.clone_from(&entry.listen);
+        device.drain_s_max = config.drain_s_max.unwrap_or(device.drain_s_max);
         let started = DeviceServer::start(device, shutdown).await;
         devices.push(started.map_err(|failure| device_failure(failure, config, data).at(&entry.name))?);
     }
@@ -267,9 +331,9 @@ async fn create(config: &ClusterConfig, shutdown: &Shutdown, warn: WarningSink<'
             }
         }
     } else if fs::read_dir(data).map_err(at)?.next().is_some() {
-        return Err(Failure::operation("not empty, and not a folder of `sealstone up`")
+        return Err(Failure::operation("not empty, and not a folder of a cluster (`sealstone up`)")
             .at(data.shown())
-            .hint("use another --data"));
+            .hint("use another folder (--data)"));
     }
     // In place: a temporary file would be the only one if this process is killed now.
     let file = File::options().write(true).create(true).truncate(false).mode(0o600).open(&marker);
@@ -277,7 +341,15 @@ async fn create(config: &ClusterConfig, shutdown: &Shutdown, warn: WarningSink<'
 
     let count = config.osds.unwrap_or(OSDS_DEFAULT);
     let mds_folder = data.join(MDS_FOLDER);
-    let secret = create_metadata_server(&mds_folder, &KeystoreProtection::KeyFile(None), None)?;
+    let key = match config.admin {
+        AdminLogin::Password => None,
+        AdminLogin::ServiceKey => {
+            let admin = UserName::new(ADMIN).expect("a fixed name is a name");
+            let key = ServiceKey::generate(admin, SUITE_SERVICE_A, &SystemEnvironment);
+            Some(AdminSecret::service_key(key.suite, key.secret(), &key.to_text()))
+        }
+    };
+    let secret = create_metadata_server(&mds_folder, &KeystoreProtection::KeyFile(None), None, key)?;
     fs::rename(&secret, data.join(ADMIN_SECRET_FILE)).map_err(at)?;
     let mut devices = Vec::new();
     let mut keys = Vec::new();
@@ -311,10 +383,8 @@ async fn create(config: &ClusterConfig, shutdown: &Shutdown, warn: WarningSink<'
 }
 
 async fn admin_client(server: &MetadataServer, secret: &Path) -> Outcome<Client> {
-    let secret = secret_file::read(secret)?;
     let pin = server.pin().parse().expect("our own fingerprint parses");
-    let password = secret.trim_end().as_bytes();
-    Ok(Client::connect(&server.address().to_string(), pin, ADMIN, password).await?)
+    AdminCredential::read(secret)?.login(&server.address().to_string(), pin).await
 }
 
 /// Adds the next step for a device whose port is in use.
@@ -368,6 +438,8 @@ mod tests {
             listen: "127.0.0.1:0".to_owned(),
             osd_port: None,
             capacity: 1 << 30,
+            admin: AdminLogin::Password,
+            drain_s_max: None,
         }
     }
 

@@ -9,5 +9,6 @@
 mod cluster;
 mod join;
 
-pub use cluster::{Cluster, ClusterConfig, WarningSink};
+pub use cluster::{AdminCredential, AdminLogin, Cluster, ClusterConfig, OSDS_MAX, WarningSink};
 pub use join::{JOIN_S_MAX, add_osd, read_key_file, wait_until_joined};
+pub use sealstone_device_server::DeviceServer;

@@ -15,7 +15,7 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sealstone_cluster::{Cluster, ClusterConfig};
+use sealstone_cluster::{AdminLogin, Cluster, ClusterConfig};
 use sealstone_daemon::Shutdown;
 use sealstone_failure::text::{ShownPath as _, human_bytes};
 use sealstone_failure::{Failure, Outcome};
@@ -103,6 +103,8 @@ pub async fn run_demo(
         listen: "127.0.0.1:0".into(),
         osd_port: None,
         capacity: CAPACITY,
+        admin: AdminLogin::Password,
+        drain_s_max: None,
     };
     let running = Cluster::start(&config, &shutdown, &|remark| observer.remark(remark)).await?;
     let start_seconds = started.elapsed().as_secs_f64();

@@ -200,6 +200,8 @@ impl fmt::Display for Failure {
     }
 }
 
+impl std::error::Error for Failure {}
+
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
         use std::io::ErrorKind;

@@ -30,7 +30,7 @@ pub(crate) fn command(global: &GlobalArgs, output: Output, command: Mds) -> Outc
         Mds::Init { data, keystore, meta } => {
             let protection = keystore::protection(&keystore)?;
             let location = super::store::location(&meta)?;
-            let secret = create_metadata_server(&data, &protection, location.as_ref())?;
+            let secret = create_metadata_server(&data, &protection, location.as_ref(), None)?;
             let value = serde_json::json!({ "admin": ADMIN });
             let value = with_paths(value, [("data", &data), ("admin_secret", &secret)]);
             output.result(&value, || {

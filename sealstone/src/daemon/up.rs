@@ -1,6 +1,6 @@
 //! `sealstone up`: a cluster in one process.
 
-use sealstone_cluster::{Cluster, ClusterConfig};
+use sealstone_cluster::{AdminCredential, AdminLogin, Cluster, ClusterConfig};
 use sealstone_daemon::{AUDIT_FILE, MetricsPort};
 use sealstone_device_server::DeviceServer;
 use sealstone_failure::Outcome;
@@ -33,13 +33,18 @@ pub(crate) fn command(output: Output, arguments: &UpArgs) -> Outcome {
         let paths =
             [("cluster", server.cluster_file()), ("admin_secret", cluster.admin_secret()), ("audit", &audit)];
         let value = with_paths(value, paths);
+        let account = match AdminCredential::read(cluster.admin_secret()) {
+            Ok(AdminCredential::ServiceKey(_)) => "--key-file".to_owned(),
+            // The administrator may have removed the file.
+            _ => format!("{ADMIN} --password-file"),
+        };
         output.ready(&value, || {
             let mut lines = vec![format!("metadata server  {}", server.address())];
             lines
                 .extend(cluster.devices().iter().map(|osd| format!("device {:9} {}", osd.name(), osd.url())));
             lines.push(format!("admin's secret   {}", cluster.admin_secret().shown()));
             lines.push(format!(
-                "log in with      sealstone login {ADMIN} --cluster {} --password-file {}",
+                "log in with      sealstone login --cluster {} {account} {}",
                 server.cluster_file().shown(),
                 cluster.admin_secret().shown(),
             ));
@@ -58,5 +63,7 @@ fn config(arguments: &UpArgs) -> ClusterConfig {
         listen: arguments.listen.clone(),
         osd_port: arguments.osd_port,
         capacity: arguments.capacity,
+        admin: AdminLogin::Password,
+        drain_s_max: None,
     }
 }
