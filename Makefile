@@ -104,7 +104,7 @@ bench: dist ## All figures and aims, as tables, as JSON and as plots in target/b
 	cargo build --profile dist -p sealstone-bench -p sealstone-engine-c -p sealstone-engine-java -p sealstone-engine-python
 	scripts/engine-java build
 	scripts/engine-wasm build
-	cargo build --profile dist -p sealstone-store --examples
+	cargo build --profile dist -p sealstone-store -p sealstone-embed --examples
 	bin=$${CARGO_TARGET_DIR:-target}/dist
 	wasm=$$bin/../release/sealstone-engine-wasm
 	[ ! -e "$$wasm" ] || cp "$$wasm" $$bin/
@@ -117,6 +117,7 @@ bench: dist ## All figures and aims, as tables, as JSON and as plots in target/b
 		--contenders NOSEC,NOSEC-HASHED,ALLDATA --runs $(BENCH_RUNS) --json $(BENCH_FOLDER)/reads.json
 	echo "== durable writes, beside a plain file" && $$bin/examples/durable $(BENCH_FOLDER)/scratch $(BENCH_RUNS) files \
 		| tee $(BENCH_FOLDER)/durable.json
+	echo "== embedded clusters, from the start to the first stored byte" && $$bin/examples/start 20 | tee $(BENCH_FOLDER)/embedded.json
 	echo "== a store of 1,000,000 objects" && SEALSTONE_OPEN_JSON=1 $$bin/examples/open 1000000 0 $(BENCH_FOLDER)/scratch/open \
 		| tee $(BENCH_FOLDER)/open.json
 	echo "== working keys of 1,000 partitions" && $$bin/sealstone-bench rotation --json $(BENCH_FOLDER)/rotation.json
