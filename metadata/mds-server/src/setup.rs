@@ -236,7 +236,8 @@ pub fn init_under(
         location.keep(folder)?;
     }
     let store = take_over(store, &keystore, environment)?;
-    Mds::set_up(&store, admin, (secret.suite, &secret.secret), environment.now_ms(), &mut *rng).map_err(
+    let login = (secret.suite, secret.secret.as_slice());
+    Mds::set_up_with_suite(&store, admin, login, environment.now_ms(), &mut *rng).map_err(
         |error| match error {
             OpenError::AlreadySetUp => SetupError::AlreadySetUp(folder.to_owned()),
             other => SetupError::Contents(other),

@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
 use sealstone_login::{CookieJar, ServerId, ServerKeys, start_registration};
-use sealstone_mds_protocol::login::{SessionId, is_service_suite};
+use sealstone_mds_protocol::login::{SUITE_STANDARD, SessionId, is_service_suite};
 use sealstone_mds_protocol::{
     AccountKind, DeviceId, DeviceProblem, DeviceState, ErrorCode, FILE_PARTITION, Failure, InodeId,
     ProblemKind, Role, Stat, Text, UserName,
@@ -167,11 +167,26 @@ impl Drop for QueuedLogin<'_> {
 
 impl Mds {
     /// Sets up an empty store in one transaction: identity, login keys, root directory,
-    /// administrator. The administrator has a password, or a service key if `suite` is for keys.
+    /// administrator with a password.
     ///
     /// # Errors
     /// `AlreadySetUp`, `Password`, `Store`.
     pub fn set_up(
+        store: &dyn MetaStore,
+        admin: &UserName,
+        password: &[u8],
+        now_ms: u64,
+        rng: &mut dyn Entropy,
+    ) -> std::result::Result<ServerId, OpenError> {
+        Self::set_up_with_suite(store, admin, (SUITE_STANDARD, password), now_ms, rng)
+    }
+
+    /// As [`Mds::set_up`], with the login suite of the administrator: that of a password, or one of
+    /// a service key.
+    ///
+    /// # Errors
+    /// As [`Mds::set_up`].
+    pub fn set_up_with_suite(
         store: &dyn MetaStore,
         admin: &UserName,
         (suite, secret): (u16, &[u8]),

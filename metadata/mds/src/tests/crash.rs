@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 
-use sealstone_mds_protocol::login::SUITE_STANDARD;
 use sealstone_mds_protocol::{ErrorCode, ObjectRef, Request, Response};
 
 use super::world::{ALICE, World, create, path};
@@ -111,14 +110,12 @@ fn interrupted_setup_can_be_repeated() {
     let disk = MemoryMeta::new();
     let mut rng = rand::rngs::StdRng::seed_from_u64(1);
     disk.fail_after(Some(0));
-    assert!(
-        crate::Mds::set_up(&disk, &super::world::user("admin"), (SUITE_STANDARD, b"x"), 1, &mut rng).is_err()
-    );
+    assert!(crate::Mds::set_up(&disk, &super::world::user("admin"), b"x", 1, &mut rng).is_err());
     disk.fail_after(None);
     let open = || crate::Mds::open(std::sync::Arc::new(disk.clone()), crate::Config::default());
     assert!(matches!(open(), Err(crate::OpenError::NotSetUp)));
-    crate::Mds::set_up(&disk, &super::world::user("admin"), (SUITE_STANDARD, b"x"), 1, &mut rng).unwrap();
+    crate::Mds::set_up(&disk, &super::world::user("admin"), b"x", 1, &mut rng).unwrap();
     assert!(open().is_ok());
-    let again = crate::Mds::set_up(&disk, &super::world::user("admin"), (SUITE_STANDARD, b"x"), 1, &mut rng);
+    let again = crate::Mds::set_up(&disk, &super::world::user("admin"), b"x", 1, &mut rng);
     assert!(matches!(again, Err(crate::OpenError::AlreadySetUp)));
 }

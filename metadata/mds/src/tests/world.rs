@@ -4,7 +4,7 @@ use std::sync::{Arc, LazyLock};
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use sealstone_mds_protocol::login::{SUITE_STANDARD, SessionId};
+use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{
     AccountKind, CreatedFile, DeviceId, ErrorCode, FilePath, IntentId, Method, Name, NewDevice, OpenedFile,
     Request, Response, Role, Secret, Stat, Text, UserName,
@@ -43,14 +43,7 @@ impl World {
         // Setup runs Argon2id at its full cost, so it runs once for all tests.
         static FRESH: LazyLock<MemoryMeta> = LazyLock::new(|| {
             let disk = MemoryMeta::new();
-            Mds::set_up(
-                &disk,
-                &user("admin"),
-                (SUITE_STANDARD, b"secret"),
-                1_000,
-                &mut StdRng::seed_from_u64(7),
-            )
-            .unwrap();
+            Mds::set_up(&disk, &user("admin"), b"secret", 1_000, &mut StdRng::seed_from_u64(7)).unwrap();
             disk
         });
         let disk = FRESH.copy();
@@ -111,7 +104,7 @@ impl World {
         let record = SessionRecord {
             user: user(name),
             role,
-            suite: SUITE_STANDARD,
+            suite: sealstone_mds_protocol::login::SUITE_STANDARD,
             expires_ms: self.now + self.mds.config.session_ttl_ms,
             last_used_ms: self.now,
             keys: [0; 32],
