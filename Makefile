@@ -51,13 +51,18 @@ demo: setup ## Store real files on three devices, attack them, run functions the
 DOC_VARIABLES = RUSTC_WORKSPACE_WRAPPER="$$(rustc --print sysroot)/bin/clippy-driver" \
 	CLIPPY_ARGS="-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__" RUSTDOCFLAGS="-D warnings"
 
+# With the features of the whole workspace: `cargo run -p xtask` would build its dependencies with fewer once more.
+BUILD_XTASK = cargo build -q --workspace --bin xtask
+XTASK = $${CARGO_TARGET_DIR:-target}/debug/xtask
+
 check: setup-tests ## The quick gate: format, lints, docs, tidy, unit tests
 	@. scripts/env
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	$(DOC_VARIABLES) cargo doc --workspace --no-deps --quiet
 	scripts/engine-wasm lint
-	cargo run -q -p xtask -- tidy
+	$(BUILD_XTASK)
+	$(XTASK) tidy
 	cargo test --workspace --lib --bins
 
 test: setup-tests ## Everything but the lints of the WebAssembly engine: the gate, purity, all tests, fuzz smoke
@@ -75,13 +80,14 @@ test: setup-tests ## Everything but the lints of the WebAssembly engine: the gat
 	trap 'kill -- -$$engine 2>/dev/null || true; rm -f $$log' EXIT
 	engine_wasm_test() { local code=0; wait $$engine || code=$$?; cat $$log; return $$code; }
 	step cargo fmt --all --check
-	step cargo run -q -p xtask -- tidy
-	step cargo run -q -p xtask -- purity
+	step $(BUILD_XTASK)
+	step $(XTASK) tidy
+	step $(XTASK) purity
 	step cargo clippy --workspace --all-targets -- -D warnings
 	$(DOC_VARIABLES) step cargo doc --workspace --no-deps --quiet
 	step engine_wasm_test
 	step scripts/engine-java build
-	step cargo run -q -p xtask -- tests
+	step $(XTASK) tests
 
 FUZZ_TARGETS ?= osd-cdb osd-capability osd-attribute-lists osd-continuation iscsi-target iscsi-login
 FUZZ_SECONDS ?= 600

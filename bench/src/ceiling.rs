@@ -71,7 +71,7 @@ fn drive(
     }
     let start = Instant::now();
     let mut done = 0;
-    while start.elapsed() < time {
+    while done == 0 || start.elapsed() < time {
         stream.read_exact(&mut reply)?;
         done += 1;
         permits.send(()).expect("the writer waits");

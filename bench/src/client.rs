@@ -198,7 +198,8 @@ impl CommandLoop {
         let lent = || self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
         let mut buffer = lent().pop().unwrap_or_default();
         let mut operations = 0;
-        while Instant::now() < until {
+        // At least one command, however short the time is.
+        while operations == 0 || Instant::now() < until {
             let offset = self.offsets.lock().unwrap_or_else(PoisonError::into_inner).next().unwrap_or(0);
             let operation = match self.direction {
                 Direction::Read => {

@@ -152,7 +152,7 @@ fn transmit(
     let header = [0x25; HEADER];
     let mut buffer = vec![0; HEADER + bytes];
     let (mut pieces, mut offset, mut sum) = (0, 0, 0);
-    while begin.elapsed() < time {
+    while pieces == 0 || begin.elapsed() < time {
         let data = &mut buffer[HEADER..];
         match way {
             CopyMethod::Copy | CopyMethod::CheckedCopy => {

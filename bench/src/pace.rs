@@ -291,7 +291,7 @@ impl PaceStation {
         let cpu_s = usage(self.osd.pid())?.cpu_s;
         let times = runtime.block_on(async {
             let (mut times, mut buffer, mut offset) = (Vec::new(), Vec::new(), 0);
-            while begin.elapsed() < time {
+            while times.is_empty() || begin.elapsed() < time {
                 let sent = Instant::now();
                 let read = Operation::Read { object: READ_OBJECT, offset, length: small.bytes, buffer };
                 buffer = device.execute(&bearer, read).await?.data;

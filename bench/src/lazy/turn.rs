@@ -67,7 +67,8 @@ pub(super) async fn run_clients(disks: &[Arc<BenchDisk>], turn: ClientTurn<'_>) 
             let payload = payload.clone();
             let mut buffer = vec![0; workload.bytes];
             tasks.spawn(async move {
-                while Instant::now() < end {
+                // At least one request, however short the time is.
+                loop {
                     let next = offsets.lock().unwrap_or_else(PoisonError::into_inner).next();
                     let offset = first + next.unwrap_or(0);
                     match workload.direction {
@@ -79,8 +80,10 @@ pub(super) async fn run_clients(disks: &[Arc<BenchDisk>], turn: ClientTurn<'_>) 
                         let due = begin + Duration::from_secs_f64(bytes as f64 / bytes_per_s as f64);
                         tokio::time::sleep_until(due.into()).await;
                     }
+                    if Instant::now() >= end {
+                        return Outcome::Ok(());
+                    }
                 }
-                Outcome::Ok(())
             });
         }
     }
