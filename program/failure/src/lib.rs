@@ -1,11 +1,12 @@
 //! Failures as a user sees them: a subject, a reason, the next step and a kind.
 //!
-//! Does: formats failures and errors on one line, escapes foreign text, and reads and writes secret
-//! files with such failures.
+//! Does: formats failures and errors on one line, escapes foreign text, reads and writes secret
+//! files with such failures, and works on several parts of which some may fail.
 //! Does not: print, log, or end the process.
 //! Contract: a failure has no secrets, and no characters that control a terminal.
 //! Truth: docs/reference/cli.md (exit codes), docs/reference/json.md (`error`).
 
+mod parts;
 pub mod secret_file;
 pub mod text;
 
@@ -15,6 +16,7 @@ use std::path::Path;
 use sealstone_mds_protocol::printable;
 use serde_json::{Value, json};
 
+pub use crate::parts::{PartObserver, PartResults, for_each};
 use crate::text::ShownPath as _;
 
 /// Kind of a failure; a command has an exit code for each.

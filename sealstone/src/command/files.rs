@@ -9,7 +9,7 @@ use std::io::IsTerminal;
 use sealstone_administration::{CapacityReport, PlacementReport};
 use sealstone_client::{Client, ClientError, FileKind, FilePath, GroupName, Stat};
 use sealstone_failure::text::{human_bytes, set_bytes};
-use sealstone_failure::{Failure, Outcome};
+use sealstone_failure::{Failure, Outcome, PartResults, for_each};
 use sealstone_mds_protocol::{LinkTarget, shown};
 use sealstone_transfer::{
     ListEntry, TreePath, align_lines, device_number, entry_json, entry_name, kind_name, list_readable,
@@ -22,7 +22,6 @@ use crate::cli::{
     ChgrpArgs, ChmodArgs, ChownArgs, GlobalArgs, LnArgs, LsArgs, MkdirArgs, MvArgs, PathArgs, RmArgs,
     StoredPath,
 };
-use crate::command::parts::{PartResults, for_each};
 use crate::command::session::client;
 use crate::output::Output;
 
@@ -53,7 +52,7 @@ pub(crate) async fn ls(global: &GlobalArgs, output: Output, arguments: &LsArgs) 
         return Err(failure.clone());
     }
     let failed = failed.into_iter().map(|(_, failure)| failure).collect();
-    let results = PartResults::new(output, found, failed);
+    let results = PartResults::new(&output, found, failed);
     let mut targets = Vec::with_capacity(results.done.len());
     for listed in &results.done {
         targets.push(match &listed.stat {
@@ -67,16 +66,16 @@ pub(crate) async fn ls(global: &GlobalArgs, output: Output, arguments: &LsArgs) 
         true => align_lines(&entries().map(|(listed, target)| long_line(listed, target)).collect::<Vec<_>>()),
         false => results.done.iter().map(entry_name).collect::<Vec<_>>().join("\n"),
     };
-    results.finish_with_text(json!({ "entries": value }), || text)
+    output.parts_with_text(results, json!({ "entries": value }), || text)
 }
 
 /// `sealstone stat`.
 pub(crate) async fn stat(global: &GlobalArgs, output: Output, arguments: &PathArgs) -> Outcome {
     let paths = stored(global, &arguments.paths)?;
     let (client, _) = client(global)?;
-    let results = for_each(output, &paths, async |path| stat_one(&client, path).await).await?;
+    let results = for_each(&output, &paths, async |path| stat_one(&client, path).await).await?;
     let (values, blocks): (Vec<_>, Vec<_>) = results.done.iter().cloned().unzip();
-    results.finish_with_text(json!({ "files": values }), || blocks.join("\n\n"))
+    output.parts_with_text(results, json!({ "files": values }), || blocks.join("\n\n"))
 }
 
 /// Returns the attributes of one path as JSON and as text.
@@ -137,13 +136,13 @@ async fn change_each(
     paths: &[StoredPath],
     mut change: impl AsyncFnMut(&StoredPath) -> Result<Stat, ClientError>,
 ) -> Outcome {
-    let results = for_each(output, paths, async |path| {
+    let results = for_each(&output, paths, async |path| {
         let stat = change(path).await.map_err(|error| Failure::from(error).at(path))?;
         Ok(stat_json(path, &stat))
     });
     let results = results.await?;
     let value = json!({ "files": results.done });
-    results.finish(value)
+    output.parts(results, value)
 }
 
 /// `sealstone mv`: an existing directory receives the source under its old name.
@@ -196,7 +195,7 @@ pub(crate) async fn ln(global: &GlobalArgs, output: Output, arguments: &LnArgs) 
 pub(crate) async fn rm(global: &GlobalArgs, output: Output, arguments: &RmArgs) -> Outcome {
     let paths = stored(global, &arguments.paths)?;
     let (client, _) = client(global)?;
-    let results = for_each(output, &paths, async |path| {
+    let results = for_each(&output, &paths, async |path| {
         let at = |error| Failure::from(error).at(path);
         if path.is_root() {
             return Err(Failure::usage("the root directory cannot be removed").at(path));
@@ -208,7 +207,7 @@ pub(crate) async fn rm(global: &GlobalArgs, output: Output, arguments: &RmArgs) 
     });
     let results = results.await?;
     let removed: u64 = results.done.iter().sum();
-    results.finish(json!({ "removed": removed }))
+    output.parts(results, json!({ "removed": removed }))
 }
 
 /// `sealstone chmod`.

@@ -4,7 +4,7 @@
 //! Truth: docs/how-to/functions.md.
 
 use sealstone_client::functions::FunctionPublication;
-use sealstone_failure::{Failure, Outcome};
+use sealstone_failure::{Failure, Outcome, for_each};
 use sealstone_function_runs::{FunctionSource, find_shipped_file, library_path, shipped_folders};
 use sealstone_functions::SHIPPED_FUNCTIONS;
 use sealstone_osd::function::{ApiVersion, EngineType};
@@ -13,7 +13,6 @@ use serde_json::json;
 use crate::cli::GlobalArgs;
 use crate::cli::functions::FunctionInstallArgs;
 use crate::command::function_store::{METHOD, store};
-use crate::command::parts::for_each;
 use crate::command::session::client;
 use crate::output::Output;
 
@@ -38,7 +37,7 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, arguments: &Functio
         named => named.iter().map(String::as_str).collect(),
     };
     let (client, _) = client(global)?;
-    let results = for_each(output, &names, async |name| {
+    let results = for_each(&output, &names, async |name| {
         let path = library_path(name)?;
         let engine = engine.map(EngineType::from);
         let file = find_shipped_file(name, engine, &folders).map_err(|failure| failure.at(name))?;
@@ -57,5 +56,5 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, arguments: &Functio
     })
     .await?;
     let installed = json!({ "functions": results.done });
-    results.finish(installed)
+    output.parts(results, installed)
 }

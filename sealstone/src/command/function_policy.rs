@@ -1,7 +1,7 @@
 //! `sealstone fn policy`: shows and sets which functions may run on the devices.
 
 use sealstone_client::functions::PartitionPolicy;
-use sealstone_failure::{Failure, Outcome};
+use sealstone_failure::{Failure, Outcome, for_each};
 use sealstone_function_runs::{at_function, policy_json, policy_text};
 use sealstone_mds_protocol::DeviceState;
 use sealstone_osd::function::attributes::FunctionPolicy;
@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 use crate::cli::GlobalArgs;
 use crate::cli::functions::{FunctionPolicyArgs, PolicyName};
 use crate::command::function_store::METHOD;
-use crate::command::parts::for_each;
 use crate::command::session::client;
 use crate::output::Output;
 
@@ -82,7 +81,7 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, arguments: &Functio
         .iter()
         .flat_map(|device| partitions.iter().map(move |partition| (device, *partition)))
         .collect();
-    let results = for_each(output, &parts, async |&(device, partition)| {
+    let results = for_each(&output, &parts, async |&(device, partition)| {
         let shown = device.name.shown().into_owned();
         let at = |error: sealstone_client::functions::FunctionError| Failure::from(error).at(&shown);
         if let Some(new) = &new {
@@ -103,5 +102,5 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, arguments: &Functio
         .map(|(device, partition, policy)| policy_text(device, *partition, policy))
         .collect();
     let value = json!({ "partitions": partitions, "devices": values });
-    results.finish_with_text(value, || lines.join("\n"))
+    output.parts_with_text(results, value, || lines.join("\n"))
 }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use sealstone_client::functions::CallArguments;
 use sealstone_failure::text::{ShownPath as _, hex, set_path};
-use sealstone_failure::{Failure, Outcome};
+use sealstone_failure::{Failure, Outcome, for_each};
 use sealstone_function_runs::{
     LocalCall, LocalEngine, LocalLimits, ResultSink, add_argument_file, failure_of, local_run_json,
     local_run_line, open_local_object, read_code,
@@ -19,7 +19,6 @@ use serde_json::json;
 use zeroize::Zeroizing;
 
 use crate::cli::functions::FunctionTestArgs;
-use crate::command::parts::for_each;
 use crate::command::run::{ShownRun, destination};
 use crate::output::Output;
 
@@ -61,7 +60,7 @@ pub(crate) async fn run(output: Output, options: &FunctionTestArgs) -> Outcome {
     }
     let mut sink = ResultSink::open(&destination(output, &options.output), output.is_json())?;
     let mut failures = Vec::new();
-    let mut results = for_each(output, &runs, async |files| {
+    let mut results = for_each(&output, &runs, async |files| {
         let names: Vec<String> = files.iter().map(|file| file.shown().into_owned()).collect();
         let function_name = || options.function.shown().into_owned();
         let name = if names.is_empty() { function_name() } else { names.join(", ") };
@@ -86,11 +85,11 @@ pub(crate) async fn run(output: Output, options: &FunctionTestArgs) -> Outcome {
         Ok(local_run_json(files, &end, !sink.is_file()))
     })
     .await?;
-    failures.into_iter().for_each(|failure| results.fail(failure));
+    failures.into_iter().for_each(|failure| results.fail(&output, failure));
     let mut value = json!({
         "engine": engine.name(), "digest": hex(&function.digest), "lacking_layers": function.lacking,
         "jobs": results.done,
     });
     set_path(&mut value, "function", &options.function);
-    results.finish(value)
+    output.parts(results, value)
 }

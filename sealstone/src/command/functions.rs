@@ -7,7 +7,7 @@ use std::ffi::{OsStr, OsString};
 use sealstone_client::functions::{FunctionError, FunctionPublication};
 use sealstone_client::{FileKind, FilePath};
 use sealstone_failure::text::set_bytes;
-use sealstone_failure::{Failure, Outcome};
+use sealstone_failure::{Failure, Outcome, for_each};
 use sealstone_function_runs::{
     EngineList, FunctionSource, LIBRARY, at_function, copy_to_devices, function_json, function_line,
     function_text,
@@ -19,7 +19,6 @@ use serde_json::{Value, json};
 use crate::cli::GlobalArgs;
 use crate::cli::functions::{Function, FunctionPutArgs};
 use crate::command::function_store::{METHOD, store};
-use crate::command::parts::for_each;
 use crate::command::run::ShownRun;
 use crate::command::session::client;
 use crate::command::{function_install, function_policy, function_project, function_test};
@@ -126,7 +125,7 @@ async fn remove(global: &GlobalArgs, output: Output, functions: &[OsString]) -> 
     let paths: Vec<FilePath> =
         functions.iter().map(|function| global.function(function)).collect::<Outcome<_>>()?;
     let (client, _) = client(global)?;
-    let results = for_each(output, &paths, async |path| {
+    let results = for_each(&output, &paths, async |path| {
         // A mistyped path must not remove data.
         client.function(path, METHOD).await.map_err(|error| at_function(error, path))?;
         client.remove(path, false).await.map_err(|error| Failure::from(error).at(path))?;
@@ -135,7 +134,7 @@ async fn remove(global: &GlobalArgs, output: Output, functions: &[OsString]) -> 
     })
     .await?;
     let removed = results.done.len();
-    results.finish(json!({ "removed": removed }))
+    output.parts(results, json!({ "removed": removed }))
 }
 
 async fn engines(global: &GlobalArgs, output: Output) -> Outcome {

@@ -2,10 +2,9 @@
 
 use sealstone_administration::{groups_json, groups_text};
 use sealstone_client::Client;
-use sealstone_failure::{Failure, Outcome};
+use sealstone_failure::{Failure, Outcome, PartResults, for_each};
 
 use crate::cli::{GlobalArgs, Group};
-use crate::command::parts::{PartResults, for_each};
 use crate::command::session::client;
 use crate::output::Output;
 
@@ -18,7 +17,7 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &Group) ->
             output.remark(format!("added {name}"));
             let results = set_members(&client, output, name, users, true).await?;
             let value = serde_json::json!({ "group": name, "users": results.done });
-            results.finish(value)
+            output.parts(results, value)
         }
         Group::List => {
             let groups = client.groups().await?;
@@ -36,7 +35,7 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &Group) ->
             let member = matches!(command, Group::Join { .. });
             let results = set_members(&client, output, name, users, member).await?;
             let value = serde_json::json!({ "group": name, "users": results.done, "member": member });
-            results.finish(value)
+            output.parts(results, value)
         }
         Group::Rm { name } => {
             client.remove_group(name).await.map_err(|error| Failure::from(error).at(name))?;
@@ -54,7 +53,7 @@ async fn set_members(
     users: &[String],
     member: bool,
 ) -> Outcome<PartResults<String>> {
-    let results = for_each(output, users, async |user| {
+    let results = for_each(&output, users, async |user| {
         let changed = client.set_member(group, user, member).await;
         changed.map_err(|error| Failure::from(error).at_both(group, ", ", user))?;
         Ok(user.clone())

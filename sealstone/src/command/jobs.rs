@@ -10,7 +10,7 @@ use std::time::Duration;
 use sealstone_client::functions::{FunctionError, JobHandle, JobStatus};
 use sealstone_client::{Client, Method};
 use sealstone_failure::text::{ShownPath as _, human_bytes};
-use sealstone_failure::{Failure, FailureKind, Outcome};
+use sealstone_failure::{Failure, FailureKind, Outcome, PartResults, for_each};
 use sealstone_function_runs::{
     JobList, failure_of_job, job_json, job_line, read_job_log, read_job_result, read_receipt, release_unused,
     verify_receipt,
@@ -22,7 +22,6 @@ use tokio::io::AsyncWriteExt as _;
 
 use crate::cli::GlobalArgs;
 use crate::cli::functions::Job;
-use crate::command::parts::{PartResults, for_each};
 use crate::command::session::{client, job_records};
 use crate::command::transfer::write_whole;
 use crate::output::{Output, print_bytes};
@@ -35,6 +34,7 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &Job) -> O
     match command {
         Job::Ls => ls(global, output).await,
         Job::Status { jobs } => finish(
+            output,
             each(global, output, jobs, async |client, job| client.job_status(job, METHOD).await).await?,
         ),
         Job::Wait { jobs, timeout } => {
@@ -44,11 +44,12 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &Job) -> O
             let mut results = each(global, output, jobs, wait).await?;
             let failures = results.done.iter().filter_map(|(record, status)| failure_of_job(record, status));
             for failure in failures.collect::<Vec<_>>() {
-                results.fail(failure);
+                results.fail(&output, failure);
             }
-            finish(results)
+            finish(output, results)
         }
         Job::Cancel { jobs } => finish(
+            output,
             each(global, output, jobs, async |client, job| client.cancel_job(job, METHOD).await).await?,
         ),
         Job::Log { job } => log(global, output, job).await,
@@ -78,7 +79,7 @@ async fn each(
         }
     }
     let (client, _) = client(global)?;
-    for_each(output, &found, async |record| {
+    for_each(&output, &found, async |record| {
         let record = record.clone()?;
         let handle = record.handle()?;
         let status = request(&client, &handle).await.map_err(|error| Failure::from(error).at(&record.job))?;
@@ -89,11 +90,11 @@ async fn each(
 }
 
 /// Prints the states of jobs.
-fn finish(results: PartResults<(JobRecord, JobStatus)>) -> Outcome {
+fn finish(output: Output, results: PartResults<(JobRecord, JobStatus)>) -> Outcome {
     let values: Vec<Value> =
         results.done.iter().map(|(record, status)| job_json(record, Some(status))).collect();
     let lines: Vec<String> = results.done.iter().map(|(record, status)| job_line(record, status)).collect();
-    results.finish_with_text(json!({ "jobs": values }), || lines.join("\n"))
+    output.parts_with_text(results, json!({ "jobs": values }), || lines.join("\n"))
 }
 
 async fn ls(global: &GlobalArgs, output: Output) -> Outcome {

@@ -21,7 +21,7 @@ pub(crate) mod jobs;
 pub(crate) mod keys;
 pub(crate) mod maintenance;
 pub(crate) mod mount;
-pub(crate) mod parts;
+mod parts;
 mod progress;
 pub(crate) mod quotas;
 pub(crate) mod revoke;

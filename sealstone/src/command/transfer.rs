@@ -11,7 +11,7 @@ use indicatif::ProgressBar;
 use parking_lot::Mutex;
 use sealstone_client::{Client, ClientError, FilePath, GetOptions, Method};
 use sealstone_failure::text::ShownPath as _;
-use sealstone_failure::{Failure, FailureKind, Outcome};
+use sealstone_failure::{Failure, FailureKind, Outcome, for_each};
 use sealstone_osd::SecurityMethod;
 use sealstone_transfer::{
     TransferObserver, TransferOptions, TransferReport, remove_local_temporaries, remove_stored_temporaries,
@@ -20,7 +20,6 @@ use tokio::io::AsyncWriteExt;
 
 use crate::cli::{CatArgs, GetArgs, GlobalArgs, MethodName, PutArgs, TreeOptions};
 use crate::command::files::stored;
-use crate::command::parts::for_each;
 use crate::command::session::client;
 use crate::output::{Output, stdout_failure};
 
@@ -228,7 +227,7 @@ async fn to_stdout(client: &Client, path: &FilePath, method: MethodName) -> Outc
 pub(crate) async fn cat(global: &GlobalArgs, output: Output, arguments: &CatArgs) -> Outcome {
     let paths = stored(global, &arguments.paths)?;
     let (client, _) = client(global)?;
-    let results = for_each(output, &paths, async |path| {
+    let results = for_each(&output, &paths, async |path| {
         let written = to_stdout(&client, path, arguments.transfer.method).await;
         // There is no result that could list the failures.
         written.inspect_err(|failure| {
