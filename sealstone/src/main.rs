@@ -26,7 +26,7 @@ fn main() -> ExitCode {
         Output::new(false, false, "").failure(&failure);
         return exit_code(failure.kind);
     }
-    let words: Vec<OsString> = match cli::mount::helper_arguments(std::env::args_os()) {
+    let words: Vec<OsString> = match sealstone_mounts::helper_arguments(std::env::args_os()) {
         Ok(None) => std::env::args_os().collect(),
         Ok(Some(words)) => words,
         Err(message) => {

@@ -3,8 +3,6 @@
 //! A mount in the background is a second process of this program in its own session. The first
 //! process waits for the ready line, prints it, and ends.
 
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
 use std::process::Command;
 use std::time::Duration;
 
@@ -14,11 +12,13 @@ use sealstone_failure::text::{ShownPath as _, set_bytes, set_path, with_paths};
 use sealstone_failure::{Failure, FailureKind, Outcome};
 use sealstone_fuse::MountRoot;
 use sealstone_mds_protocol::shown;
-use sealstone_mounts::{DirectoryMount, DirectoryMountOptions, prepare_mount_point, start_background};
+use sealstone_mounts::{
+    DirectoryMount, DirectoryMountOptions, prepare_mount_point, source_of, start_background,
+};
 use serde_json::json;
 
 use crate::cli::GlobalArgs;
-use crate::cli::mount::{MountArgs, SOURCE_PREFIX, UmountArgs};
+use crate::cli::mount::{MountArgs, UmountArgs};
 use crate::command::session;
 use crate::daemon::shutdown_on_signals;
 use crate::output::Output;
@@ -96,13 +96,6 @@ async fn serve(global: &GlobalArgs, output: Output, arguments: &MountArgs) -> Ou
     set_bytes(&mut value, "path", &path);
     output.ready(&value, || format!("{} is {path} at {}, as {}", place.shown(), saved.server, user));
     mounted.until_unmounted(&shutdown).await
-}
-
-/// Returns the source that the mount table shows for a stored directory.
-fn source_of(path: &[u8]) -> OsString {
-    let mut source = OsString::from(SOURCE_PREFIX);
-    source.push(OsStr::from_bytes(path));
-    source
 }
 
 /// Starts this program again and waits until it is ready or says why not.
