@@ -51,4 +51,4 @@ pub use report::FunctionRunReport;
 pub use result_sink::ResultSink;
 pub use run::run_function;
 pub use second::{SecondFunction, SecondPlace};
-pub use source::{FunctionSource, read_code};
+pub use source::{FunctionSource, parse_api_range, read_code};

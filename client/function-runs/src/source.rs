@@ -148,3 +148,33 @@ fn engine_of(file: &Path, named: Option<EngineType>, code: &[u8]) -> Outcome<Eng
     }
     Ok(engine)
 }
+
+/// Parses an API version such as 1.0, or the lowest and highest as 1.0-1.2.
+///
+/// # Errors
+/// The text is no version, or the lowest is above the highest.
+pub fn parse_api_range(text: &str) -> Result<(ApiVersion, ApiVersion), String> {
+    let fail = || format!("'{text}' is not an API version such as 1.0, or a range such as 1.0-1.2");
+    let one = |text: &str| {
+        let (major, minor) = text.split_once('.')?;
+        Some(ApiVersion { major: major.parse().ok()?, minor: minor.parse().ok()? })
+    };
+    let (lowest, highest) = text.split_once('-').unwrap_or((text, text));
+    let range = (one(lowest).ok_or_else(fail)?, one(highest).ok_or_else(fail)?);
+    if range.0 <= range.1 { Ok(range) } else { Err(fail()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn api_versions_parse_as_range() {
+        let version = |major, minor| ApiVersion { major, minor };
+        assert_eq!(parse_api_range("1.0"), Ok((version(1, 0), version(1, 0))));
+        assert_eq!(parse_api_range("1.0-2.3"), Ok((version(1, 0), version(2, 3))));
+        for bad in ["1", "2.0-1.0", "a.b", "1.0-", "1.65536"] {
+            assert!(parse_api_range(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,12 +1,17 @@
-//! Sizes, times, modes and tables as text, as commands print and read them.
+//! Sizes, times, ranges, modes and tables as text, as commands print and read them.
 //!
 //! Does: formats and parses, without a clock or a locale.
 //! Truth: docs/reference/cli.md.
 
+mod parse;
 mod table;
 
 use sealstone_mds_protocol::FileKind;
 
+pub use parse::{
+    ByteRange, Expiry, parse_byte_range, parse_expiry, parse_hex32, parse_mode, parse_partition, parse_past,
+    parse_span, parse_time_limit,
+};
 pub use table::{columns, wrap};
 
 /// Maximum number of digits after the point of a size.

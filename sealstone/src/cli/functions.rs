@@ -5,10 +5,11 @@ use std::path::PathBuf;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand, ValueEnum};
-use sealstone_function_runs::{SecondPlace, parse_pair};
+use sealstone_function_runs::{SecondPlace, parse_api_range, parse_pair};
 use sealstone_functions::SHIPPED_FUNCTIONS;
 use sealstone_functions::template::TemplateLanguage;
 use sealstone_osd::function::{ApiVersion, EngineType, TIMEOUT_MAX_MS};
+use sealstone_units::{parse_hex32, parse_mode, parse_partition, parse_time_limit};
 
 use super::MethodName;
 use super::shipped::ShippedArguments;
@@ -196,7 +197,7 @@ pub(crate) struct FunctionPutArgs {
     #[arg(long, value_name = "ENGINE")]
     pub(crate) engine: Option<EngineName>,
     /// API version, or the lowest and highest as 1.0-1.2.
-    #[arg(long, default_value = "1.0", value_name = "VERSION", value_parser = parse_api)]
+    #[arg(long, default_value = "1.0", value_name = "VERSION", value_parser = parse_api_range)]
     pub(crate) api: (ApiVersion, ApiVersion),
     /// Text file with the manifest: methods and arguments.
     #[arg(long, value_name = "FILE")]
@@ -257,16 +258,16 @@ pub(crate) struct FunctionPolicyArgs {
     #[arg(long, value_name = "POLICY")]
     pub(crate) set: Option<PolicyName>,
     /// Public key of a trusted publisher, 64 hex digits as `fn show` prints it; repeat it for more.
-    #[arg(long = "key", value_name = "HEX", requires = "set", value_parser = parse_digest)]
+    #[arg(long = "key", value_name = "HEX", requires = "set", value_parser = parse_hex32)]
     pub(crate) keys: Vec<[u8; 32]>,
     /// Function whose present code may run: a stored path, or a name in /.functions.
     #[arg(long = "function", value_name = "FUNCTION", requires = "set")]
     pub(crate) functions: Vec<OsString>,
     /// BLAKE3-256 of code that may run, 64 hex digits.
-    #[arg(long = "digest", value_name = "HEX", requires = "set", value_parser = parse_digest)]
+    #[arg(long = "digest", value_name = "HEX", requires = "set", value_parser = parse_hex32)]
     pub(crate) digests: Vec<[u8; 32]>,
     /// Partition with files (0x… or decimal); all of them without it.
-    #[arg(long, value_name = "ID", value_parser = super::keys::partition)]
+    #[arg(long, value_name = "ID", value_parser = parse_partition)]
     pub(crate) partition: Option<u64>,
 }
 
@@ -494,73 +495,7 @@ A receipt states which code ran, with which arguments and objects, and the diges
     },
 }
 
-fn parse_api(text: &str) -> Result<(ApiVersion, ApiVersion), String> {
-    let fail = || format!("'{text}' is not an API version such as 1.0, or a range such as 1.0-1.2");
-    let one = |text: &str| {
-        let (major, minor) = text.split_once('.')?;
-        Some(ApiVersion { major: major.parse().ok()?, minor: minor.parse().ok()? })
-    };
-    let (lowest, highest) = text.split_once('-').unwrap_or((text, text));
-    let range = (one(lowest).ok_or_else(fail)?, one(highest).ok_or_else(fail)?);
-    if range.0 <= range.1 { Ok(range) } else { Err(fail()) }
-}
-
-fn parse_digest(text: &str) -> Result<[u8; 32], String> {
-    let digit = |at: usize| text.as_bytes().get(at).and_then(|byte| char::from(*byte).to_digit(16));
-    let mut bytes = [0; 32];
-    let is_whole = text.len() == 64
-        && bytes.iter_mut().enumerate().all(|(at, byte)| match (digit(2 * at), digit(2 * at + 1)) {
-            (Some(high), Some(low)) => {
-                *byte = (high << 4 | low) as u8;
-                true
-            }
-            _ => false,
-        });
-    if is_whole { Ok(bytes) } else { Err(format!("'{text}' is not 64 hex digits")) }
-}
-
-fn parse_mode(text: &str) -> Result<u16, String> {
-    let fail = || format!("'{text}' is not an octal mode such as 755");
-    u16::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o7777).ok_or_else(fail)
-}
-
 /// Parses a time such as 30s, 5m or 1h, as milliseconds.
 fn parse_timeout(text: &str) -> Result<u32, String> {
-    let fail = || format!("'{text}' is not a time from 1ms to 24h, such as 500ms, 30s, 5m or 1h");
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let factor = match unit {
-        "ms" => 1,
-        "s" => 1000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        _ => return Err(fail()),
-    };
-    let ms = number.parse::<u32>().ok().and_then(|number| number.checked_mul(factor)).ok_or_else(fail)?;
-    if (1..=TIMEOUT_MAX_MS).contains(&ms) { Ok(ms) } else { Err(fail()) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn timeouts_have_units_and_bounds() {
-        assert_eq!(parse_timeout("500ms"), Ok(500));
-        assert_eq!(parse_timeout("5m"), Ok(300_000));
-        assert_eq!(parse_timeout("24h"), Ok(TIMEOUT_MAX_MS));
-        for bad in ["", "0s", "25h", "5", "s", "5d", "99999999999h", "-1s"] {
-            assert!(parse_timeout(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn api_versions_parse_as_range() {
-        let version = |major, minor| ApiVersion { major, minor };
-        assert_eq!(parse_api("1.0"), Ok((version(1, 0), version(1, 0))));
-        assert_eq!(parse_api("1.0-2.3"), Ok((version(1, 0), version(2, 3))));
-        for bad in ["1", "2.0-1.0", "a.b", "1.0-", "1.65536"] {
-            assert!(parse_api(bad).is_err(), "{bad}");
-        }
-    }
+    parse_time_limit(text, TIMEOUT_MAX_MS)
 }

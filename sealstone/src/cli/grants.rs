@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{ArgGroup, Args, Subcommand};
-use sealstone_units::{parse_moment, parse_size};
+use sealstone_units::{ByteRange, Expiry, parse_byte_range, parse_expiry, parse_partition, parse_size};
 
 use super::MethodName;
 use super::functions::CallArgs;
@@ -46,7 +46,7 @@ The output starts with the first byte of the range.")]
         #[arg(default_value = "-")]
         place: OsString,
         /// Bytes A..B of the stored file [default: the range of the capability file].
-        #[arg(long, value_name = "A..B", value_parser = parse_range)]
+        #[arg(long, value_name = "A..B", value_parser = parse_byte_range)]
         range: Option<ByteRange>,
     },
     /// Write with a capability file, in place, directly to the devices.
@@ -105,11 +105,11 @@ pub(crate) struct IssueArgs {
     #[arg(long, value_name = "PATH", requires = "execute")]
     pub(crate) data: Vec<OsString>,
     /// Bytes A..B, A.. or ..B, with sizes such as 4K or 1M [default: the whole file].
-    #[arg(long, value_name = "A..B", value_parser = parse_range)]
+    #[arg(long, value_name = "A..B", value_parser = parse_byte_range)]
     pub(crate) range: Option<ByteRange>,
     /// Expiry: 90s, 30m or 1h from now, or a time in UTC such as 2026-11-22T18:00Z.
-    #[arg(long, value_name = "TIME", value_parser = parse_until)]
-    pub(crate) until: Until,
+    #[arg(long, value_name = "TIME", value_parser = parse_expiry)]
+    pub(crate) until: Expiry,
     /// The capability file to be written (mode 0600).
     #[arg(long, short, value_name = "FILE")]
     pub(crate) output: PathBuf,
@@ -121,66 +121,10 @@ pub(crate) struct IssueArgs {
     pub(crate) method: MethodName,
 }
 
-/// A range of bytes of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ByteRange {
-    /// Offset of the first byte.
-    pub(crate) start: u64,
-    /// Offset after the last byte; `None`: the end of the file.
-    pub(crate) end: Option<u64>,
-}
-
-fn parse_range(text: &str) -> Result<ByteRange, String> {
-    let (start, end) =
-        text.split_once("..").ok_or_else(|| format!("'{text}' is not a range such as 0..4096 or 1M.."))?;
-    let start = if start.is_empty() { 0 } else { parse_size(start)? };
-    let end = if end.is_empty() { None } else { Some(parse_size(end)?) };
-    match end {
-        Some(end) if end <= start => Err(format!("'{text}' is an empty range")),
-        end => Ok(ByteRange { start, end }),
-    }
-}
-
-/// A time of expiry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Until {
-    /// Milliseconds from now.
-    In(u64),
-    /// Milliseconds since 1970.
-    At(u64),
-}
-
-fn parse_until(text: &str) -> Result<Until, String> {
-    match parse_span(text) {
-        Some(ms) => Ok(Until::In(ms)),
-        None => parse_moment(text).map(Until::At),
-    }
-}
-
-/// Parses `90s`, `30m`, `2h` or `3d` into milliseconds.
-fn parse_span(text: &str) -> Option<u64> {
-    let unit_ms = match text.chars().last()? {
-        's' => 1000,
-        'm' => 60_000,
-        'h' => 3_600_000,
-        'd' => 86_400_000,
-        _ => return None,
-    };
-    text.get(..text.len() - 1)?.parse::<u64>().ok()?.checked_mul(unit_ms)
-}
-
 /// Parses a time in the past into milliseconds since 1970: `2h` is two hours ago.
 fn parse_past(text: &str) -> Result<u64, String> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
-    match parse_span(text) {
-        Some(ms) => Ok(now_ms.saturating_sub(ms)),
-        None => parse_moment(text),
-    }
-}
-
-fn parse_partition(text: &str) -> Result<u64, String> {
-    super::keys::partition(text)
+    sealstone_units::parse_past(text, u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// Arguments of `revoke`.
@@ -265,20 +209,4 @@ pub(crate) struct AuditArgs {
     /// Audit log of a device, or a copy; can be repeated.
     #[arg(long, value_name = "FILE")]
     pub(crate) device_log: Vec<PathBuf>,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranges_and_times_parse() {
-        assert_eq!(parse_range("4K..8K"), Ok(ByteRange { start: 4096, end: Some(8192) }));
-        assert_eq!(parse_range("..5"), Ok(ByteRange { start: 0, end: Some(5) }));
-        assert_eq!(parse_range("7.."), Ok(ByteRange { start: 7, end: None }));
-        assert!(parse_range("5..5").is_err() && parse_range("9..5").is_err() && parse_range("5").is_err());
-        assert_eq!(parse_until("30m"), Ok(Until::In(1_800_000)));
-        assert_eq!(parse_until("2000-02-29T00:00Z"), Ok(Until::At(951_782_400_000)));
-        assert!(parse_until("soon").is_err() && parse_until("99999999999999999h").is_err());
-    }
 }

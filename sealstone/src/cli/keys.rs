@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use sealstone_units::parse_partition;
 
 /// Secret of the keystore of a metadata server.
 #[derive(Args, Clone, Debug, Default)]
@@ -68,7 +69,7 @@ pub(crate) struct RotateArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) device: Option<String>,
     /// Only keys of this partition (0x… or decimal).
-    #[arg(long, value_name = "ID", value_parser = partition)]
+    #[arg(long, value_name = "ID", value_parser = parse_partition)]
     pub(crate) partition: Option<u64>,
     /// With working keys: revoke all issued credentials at once. Clients with access get new ones.
     #[arg(long)]
@@ -79,14 +80,6 @@ pub(crate) struct RotateArgs {
     /// Maximum seconds to wait.
     #[arg(long, default_value_t = 600, value_name = "SECONDS")]
     pub(crate) wait: u64,
-}
-
-pub(super) fn partition(text: &str) -> Result<u64, String> {
-    let parsed = match text.strip_prefix("0x") {
-        Some(digits) => u64::from_str_radix(digits, 16),
-        None => text.parse(),
-    };
-    parsed.map_err(|_| format!("'{text}' is not a partition number such as 0x10000"))
 }
 
 /// Keys and keystore of the metadata server.

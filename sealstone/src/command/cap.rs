@@ -8,12 +8,12 @@ use sealstone_administration::{capability_json, capability_rights, capability_te
 use sealstone_client::{CapabilityFile, Delegated, Delegation, RUN_FILE_DATA_MAX, RunFile};
 use sealstone_failure::text::{ShownPath as _, counted, human_bytes};
 use sealstone_failure::{Failure, Outcome};
-use sealstone_units::utc;
+use sealstone_units::{ByteRange, Expiry, utc};
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 
 use crate::cli::GlobalArgs;
-use crate::cli::grants::{ByteRange, Cap, IssueArgs, Until};
+use crate::cli::grants::{Cap, IssueArgs};
 use crate::command::cap_run;
 use crate::command::session::{client, reach};
 use crate::command::transfer::{standard_input, standard_output, write_whole};
@@ -43,13 +43,13 @@ async fn issue(global: &GlobalArgs, output: Output, arguments: &IssueArgs) -> Ou
             .hint("issue a second capability file"));
     }
     let (client, _) = client(global)?;
-    if let Until::In(_) = until {
+    if let Expiry::In(_) = until {
         // The response has the clock of the server.
         client.whoami().await?;
     }
     let until_ms = match until {
-        Until::In(ms) => client.server_now_ms().saturating_add(*ms),
-        Until::At(ms) => *ms,
+        Expiry::In(ms) => client.server_now_ms().saturating_add(*ms),
+        Expiry::At(ms) => *ms,
     };
     let ByteRange { start, end } = range.unwrap_or(ByteRange { start: 0, end: None });
     let method = (*method).into();
