@@ -75,11 +75,24 @@ pub fn parse_pair(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// Adds the arguments of a private file with `NAME=VALUE` lines; returns their names.
+/// Returns arguments by name, with those of a private file if given.
 ///
 /// # Errors
-/// The file is unreadable, not private, or has another line.
-pub fn add_argument_file(all: &mut CallArguments, path: &Path) -> Outcome<Vec<String>> {
+/// An argument is too long or there are too many; those of the file.
+pub fn named_arguments(given: &[(String, String)], file: Option<&Path>) -> Outcome<CallArguments> {
+    let mut all = CallArguments::default();
+    for (name, value) in given {
+        all.add(name, value)?;
+    }
+    if let Some(path) = file {
+        add_argument_file(&mut all, path)?;
+    }
+    Ok(all)
+}
+
+/// Adds the arguments of a private file with `NAME=VALUE` lines; returns their names.
+/// Fails if the file is unreadable, not private, or has another line.
+fn add_argument_file(all: &mut CallArguments, path: &Path) -> Outcome<Vec<String>> {
     let text = secret_file::read(path)?;
     let mut names = Vec::new();
     for line in text.lines().filter(|line| !line.trim().is_empty()) {

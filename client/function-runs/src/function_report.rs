@@ -24,8 +24,7 @@ pub fn function_json(path: &FilePath, found: &FunctionDetails) -> Value {
 }
 
 /// Returns a function as one line of a list.
-#[must_use]
-pub fn function_line(name: &Name, found: &FunctionDetails) -> String {
+pub(crate) fn function_line(name: &Name, found: &FunctionDetails) -> String {
     let description = &found.description;
     let engine = description.engine.map_or("?", |engine| engine.name());
     format!(

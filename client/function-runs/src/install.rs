@@ -2,14 +2,83 @@
 
 use std::path::PathBuf;
 
+use sealstone_client::functions::FunctionPublication;
+use sealstone_client::{Client, Method};
 use sealstone_device_server::installed_folders;
 use sealstone_failure::text::ShownPath as _;
 use sealstone_failure::{Failure, Outcome};
-use sealstone_osd::function::EngineType;
+use sealstone_osd::function::{ApiVersion, EngineType};
+use serde_json::Value;
+
+use crate::library::library_path;
+use crate::observer::RunObserver;
+use crate::publication::store_function;
+use crate::source::FunctionSource;
+
+/// Permission bits of the library's functions: all users run and read them.
+const MODE: u16 = 0o755;
+
+/// Stores shipped functions in the library, so that all users run them by their names.
+#[derive(Clone, Debug)]
+pub struct FunctionInstaller {
+    folders: Vec<PathBuf>,
+    engine: Option<EngineType>,
+    publisher: String,
+    sign: Option<PathBuf>,
+}
+
+impl FunctionInstaller {
+    /// Returns an installer of the functions in a folder, or in those of this program. `sign` is
+    /// the file with the private key of the publisher.
+    ///
+    /// # Errors
+    /// No folder with built functions belongs to this program.
+    pub fn new(
+        folder: Option<PathBuf>,
+        engine: Option<EngineType>,
+        publisher: String,
+        sign: Option<PathBuf>,
+    ) -> Outcome<Self> {
+        let folders = folder.map_or_else(shipped_folders, |folder| vec![folder]);
+        if folders.is_empty() {
+            let text = "no folder `functions` with built functions belongs to this program";
+            return Err(Failure::not_found(text)
+                .hint("`make engines` builds the functions; --from names their folder"));
+        }
+        Ok(Self { folders, engine, publisher, sign })
+    }
+
+    /// Stores a shipped function with copies on the active devices; returns it as `--json` prints
+    /// it.
+    ///
+    /// # Errors
+    /// No folder has it, or it cannot be stored.
+    pub async fn install(
+        &self,
+        client: &Client,
+        name: &str,
+        method: Method,
+        observer: &dyn RunObserver,
+    ) -> Outcome<Value> {
+        let path = library_path(name)?;
+        let file = find_shipped_file(name, self.engine, &self.folders).map_err(|failure| failure.at(name))?;
+        let source = FunctionSource {
+            file,
+            engine: self.engine,
+            api: (ApiVersion::CURRENT, ApiVersion::CURRENT),
+            manifest: None,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            publisher: self.publisher.clone(),
+            sign: self.sign.clone(),
+        };
+        let (code, description) = source.read()?;
+        let publication = FunctionPublication { description, mode: MODE, replace: true, method };
+        store_function(client, &path, &code, &publication, true, observer).await
+    }
+}
 
 /// Returns the folders of built functions that belong to this program.
-#[must_use]
-pub fn shipped_folders() -> Vec<PathBuf> {
+fn shipped_folders() -> Vec<PathBuf> {
     let folders = installed_folders().into_iter().map(|folder| folder.join("functions"));
     folders.filter(|folder| folder.is_dir()).collect()
 }
@@ -27,14 +96,7 @@ fn file_names(function: &str, engine: Option<EngineType>) -> Vec<String> {
 }
 
 /// Returns the file of a shipped function: a shared object, or a module for the engine.
-///
-/// # Errors
-/// No folder has it.
-pub fn find_shipped_file(
-    function: &str,
-    engine: Option<EngineType>,
-    folders: &[PathBuf],
-) -> Outcome<PathBuf> {
+fn find_shipped_file(function: &str, engine: Option<EngineType>, folders: &[PathBuf]) -> Outcome<PathBuf> {
     let names = file_names(function, engine);
     let mut paths = folders.iter().flat_map(|folder| names.iter().map(move |name| folder.join(name)));
     paths.find(|path| path.is_file()).ok_or_else(|| {

@@ -10,6 +10,7 @@ use sealstone_osd::function::{ExitReason, JobState};
 use serde_json::{Value, json};
 
 use crate::library::{failure_of_ended, json_name};
+use crate::receipt::{ReceiptReport, verify_receipt};
 
 /// The recorded jobs, and their states on the devices.
 #[derive(Clone, Debug, Default)]
@@ -211,6 +212,24 @@ pub async fn release_unused(client: &Client, records: &JobRecords, record: &JobR
             tracing::debug!(%failure, "the record of a job keeps its reservation");
         }
     }
+}
+
+/// Verifies the receipt of a job at the metadata server, and compares it with the job's result.
+///
+/// # Errors
+/// The job has not ended or has no receipt, or the receipt is not genuine.
+pub async fn verify_job(client: &Client, record: &JobRecord, method: Method) -> Outcome<ReceiptReport> {
+    let mut digest = blake3::Hasher::new();
+    let page = read_job_result(client, record, method, async |piece| {
+        digest.update(piece);
+        Ok(())
+    })
+    .await
+    .map_err(|failure| failure.at(&record.job))?;
+    if page.receipt.is_empty() {
+        return Err(Failure::operation("the device returned no receipt").at(&record.job));
+    }
+    verify_receipt(client, &record.job, &page.receipt, Some(*digest.finalize().as_bytes())).await
 }
 
 /// Reads the log of a job.

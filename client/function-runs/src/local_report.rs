@@ -8,12 +8,28 @@ use sealstone_failure::text::{ShownPath as _, human_bytes, set_bytes, set_path};
 use sealstone_failure::{Failure, Outcome};
 use sealstone_function_service::LocalFileObject;
 use sealstone_osd::Permissions;
-use sealstone_osd::function::ReplyHeader;
+use sealstone_osd::function::{OBJECTS_MAX, ReplyHeader};
 use sealstone_osd_device::GrantedObject;
 use serde_json::{Value, json};
 
 use crate::library::{end_text, json_name};
 use crate::local_engine::{LocalRunEnd, READS};
+
+/// Returns the local files of each run: one run for each file, or one with all files. Without files
+/// there is one run without objects.
+///
+/// # Errors
+/// A run would have more than [`OBJECTS_MAX`] files.
+pub fn group_local_files(files: &[PathBuf], together: bool) -> Outcome<Vec<Vec<PathBuf>>> {
+    if together && files.len() > OBJECTS_MAX {
+        return Err(Failure::usage(format!("a run has at most {OBJECTS_MAX} files")));
+    }
+    Ok(match files.len() {
+        0 => vec![Vec::new()],
+        _ if together => vec![files.to_vec()],
+        _ => files.iter().map(|file| vec![file.clone()]).collect(),
+    })
+}
 
 /// Opens a local file as an object of a function, which may change it with `update`.
 ///

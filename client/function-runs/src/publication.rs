@@ -2,9 +2,12 @@
 
 use sealstone_client::functions::{FunctionError, FunctionPublication};
 use sealstone_client::{Client, FilePath, Method};
+use sealstone_failure::text::human_bytes;
 use sealstone_failure::{Failure, Outcome};
 use sealstone_mds_protocol::DeviceState;
+use serde_json::Value;
 
+use crate::function_report::function_json;
 use crate::library::{LIBRARY, at_function, is_in_library};
 use crate::observer::RunObserver;
 
@@ -59,4 +62,33 @@ pub async fn copy_to_devices(
     }
     observer.end();
     Ok(made)
+}
+
+/// Stores a function, with copies on the active devices if `has_copies`; returns it as `--json`
+/// prints it.
+///
+/// # Errors
+/// The user may not store it, it exists and is not to be replaced, or its code changed meanwhile.
+pub async fn store_function(
+    client: &Client,
+    path: &FilePath,
+    code: &[u8],
+    publication: &FunctionPublication,
+    has_copies: bool,
+    observer: &dyn RunObserver,
+) -> Outcome<Value> {
+    publish_function(client, path, code, publication).await?;
+    let method = publication.method;
+    let copies = match has_copies {
+        true => copy_to_devices(client, path, method, observer).await?,
+        false => 0,
+    };
+    let found = client.function(path, method).await.map_err(|error| at_function(error, path))?;
+    let signed = if found.description.signature.is_some() { ", signed" } else { "" };
+    observer.remark(&format!(
+        "stored {path} ({}{signed}) with copies on {} devices",
+        human_bytes(code.len() as u64),
+        copies + 1
+    ));
+    Ok(function_json(path, &found))
 }

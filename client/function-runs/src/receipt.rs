@@ -1,6 +1,8 @@
 //! Receipts of jobs: which code ran, with which arguments and objects, and the digest of the
 //! result.
 
+use std::fs::File;
+use std::io::BufReader;
 use std::path::Path;
 
 use sealstone_client::Client;
@@ -21,11 +23,8 @@ pub struct ReceiptReport {
     compares: bool,
 }
 
-/// Reads a receipt from a file.
-///
-/// # Errors
-/// The file is unreadable, or too long for a receipt.
-pub fn read_receipt(path: &Path) -> Outcome<Vec<u8>> {
+/// Reads a receipt from a file. Fails if it is too long.
+fn read_receipt(path: &Path) -> Outcome<Vec<u8>> {
     let bytes = std::fs::read(path).map_err(|error| Failure::from(error).at(path.shown()))?;
     if bytes.len() > RECEIPT_MAX {
         return Err(Failure::usage("not a receipt: the file is too long").at(path.shown()));
@@ -33,11 +32,34 @@ pub fn read_receipt(path: &Path) -> Outcome<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Verifies the receipt in a file at the metadata server, and compares it with the result in
+/// another file if given.
+///
+/// # Errors
+/// A file is unreadable, or the receipt is not genuine or is that of another result.
+pub async fn verify_receipt_file(
+    client: &Client,
+    receipt: &Path,
+    result: Option<&Path>,
+) -> Outcome<ReceiptReport> {
+    let digest = result.map(digest_of_file).transpose()?;
+    verify_receipt(client, &receipt.shown(), &read_receipt(receipt)?, digest).await
+}
+
+/// Returns the BLAKE3-256 of a file.
+fn digest_of_file(path: &Path) -> Outcome<[u8; 32]> {
+    let at = |error| Failure::from(error).at(path.shown());
+    let mut digest = blake3::Hasher::new();
+    let mut file = BufReader::new(File::open(path).map_err(at)?);
+    std::io::copy(&mut file, &mut digest).map_err(at)?;
+    Ok(*digest.finalize().as_bytes())
+}
+
 /// Verifies a receipt at the metadata server, and compares it with the BLAKE3-256 of a result.
 ///
 /// # Errors
 /// The receipt is not genuine, or is that of another result.
-pub async fn verify_receipt(
+pub(crate) async fn verify_receipt(
     client: &Client,
     subject: &str,
     bytes: &[u8],

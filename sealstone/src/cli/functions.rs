@@ -8,6 +8,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use sealstone_function_runs::{SecondPlace, parse_api_range, parse_pair};
 use sealstone_functions::SHIPPED_FUNCTIONS;
 use sealstone_functions::template::TemplateLanguage;
+use sealstone_osd::function::attributes::FunctionPolicy;
 use sealstone_osd::function::{ApiVersion, EngineType, TIMEOUT_MAX_MS};
 use sealstone_units::{parse_hex32, parse_mode, parse_partition, parse_time_limit};
 
@@ -280,6 +281,16 @@ pub(crate) enum PolicyName {
     Signed,
     /// Functions whose code is listed.
     Listed,
+}
+
+impl From<PolicyName> for FunctionPolicy {
+    fn from(name: PolicyName) -> Self {
+        match name {
+            PolicyName::Any => Self::Any,
+            PolicyName::Signed => Self::Signed,
+            PolicyName::Listed => Self::AllowList,
+        }
+    }
 }
 
 /// An engine.

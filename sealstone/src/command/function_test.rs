@@ -5,16 +5,13 @@
 //! Does not: need a session or a metadata server.
 //! Truth: docs/how-to/functions.md; docs/reference/json.md.
 
-use std::path::PathBuf;
-
-use sealstone_client::functions::CallArguments;
 use sealstone_failure::text::{ShownPath as _, hex, set_path};
 use sealstone_failure::{Failure, Outcome, for_each};
 use sealstone_function_runs::{
-    LocalCall, LocalEngine, LocalLimits, ResultSink, add_argument_file, failure_of, local_run_json,
-    local_run_line, open_local_object, read_code,
+    LocalCall, LocalEngine, LocalLimits, ResultSink, failure_of, group_local_files, local_run_json,
+    local_run_line, named_arguments, open_local_object, read_code,
 };
-use sealstone_osd::function::{EngineType, OBJECTS_MAX};
+use sealstone_osd::function::EngineType;
 use serde_json::json;
 use zeroize::Zeroizing;
 
@@ -22,36 +19,11 @@ use crate::cli::functions::FunctionTestArgs;
 use crate::command::run::{ShownRun, destination};
 use crate::output::Output;
 
-/// Returns the arguments of the command line and of the private file.
-fn call_arguments(options: &FunctionTestArgs) -> Outcome<CallArguments> {
-    let mut all = CallArguments::default();
-    for (name, value) in &options.arguments {
-        all.add(name, value)?;
-    }
-    if let Some(path) = &options.arg_file {
-        add_argument_file(&mut all, path)?;
-    }
-    Ok(all)
-}
-
-/// Returns the files of each run.
-fn runs(options: &FunctionTestArgs) -> Outcome<Vec<Vec<PathBuf>>> {
-    let files = &options.files;
-    if options.together && files.len() > OBJECTS_MAX {
-        return Err(Failure::usage(format!("a run has at most {OBJECTS_MAX} files")));
-    }
-    Ok(match files.len() {
-        0 => vec![Vec::new()],
-        _ if options.together => vec![files.clone()],
-        _ => files.iter().map(|file| vec![file.clone()]).collect(),
-    })
-}
-
 /// `sealstone fn test`.
 pub(crate) async fn run(output: Output, options: &FunctionTestArgs) -> Outcome {
     let (code, engine) = read_code(&options.function, options.engine.map(EngineType::from))?;
-    let arguments = call_arguments(options)?;
-    let runs = runs(options)?;
+    let arguments = named_arguments(&options.arguments, options.arg_file.as_deref())?;
+    let runs = group_local_files(&options.files, options.together)?;
     let limits = LocalLimits::of_device(options.timeout);
     let function = LocalEngine::start(engine, options.engines.as_deref(), code, limits)?;
     if !function.lacking.is_empty() {

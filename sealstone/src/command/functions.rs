@@ -4,21 +4,20 @@
 
 use std::ffi::{OsStr, OsString};
 
-use sealstone_client::functions::{FunctionError, FunctionPublication};
-use sealstone_client::{FileKind, FilePath};
+use sealstone_client::FilePath;
+use sealstone_client::functions::FunctionPublication;
 use sealstone_failure::text::set_bytes;
 use sealstone_failure::{Failure, Outcome, for_each};
 use sealstone_function_runs::{
-    EngineList, FunctionSource, LIBRARY, at_function, copy_to_devices, function_json, function_line,
-    function_text,
+    EngineList, FunctionList, FunctionSource, at_function, copy_to_devices, function_json, function_text,
+    store_function,
 };
-use sealstone_mds_protocol::shown;
 use sealstone_osd::function::EngineType;
-use serde_json::{Value, json};
+use serde_json::json;
 
+use super::FUNCTION_METHOD;
 use crate::cli::GlobalArgs;
 use crate::cli::functions::{Function, FunctionPutArgs};
-use crate::command::function_store::{METHOD, store};
 use crate::command::run::ShownRun;
 use crate::command::session::client;
 use crate::command::{function_install, function_policy, function_project, function_test};
@@ -54,16 +53,17 @@ async fn put(global: &GlobalArgs, output: Output, arguments: &FunctionPutArgs) -
     let (code, description) = source.read()?;
     let (client, _) = client(global)?;
     let (mode, replace) = (arguments.mode, !arguments.no_replace);
-    let publication = FunctionPublication { description, mode, replace, method: METHOD };
-    let stored = store(&client, output, &path, &code, &publication, !arguments.no_copies).await?;
+    let publication = FunctionPublication { description, mode, replace, method: FUNCTION_METHOD };
+    let observer = ShownRun::new(output);
+    let stored = store_function(&client, &path, &code, &publication, !arguments.no_copies, &observer).await?;
     output.done(&stored)
 }
 
 async fn copy(global: &GlobalArgs, output: Output, function: &OsStr) -> Outcome {
     let path = global.function(function)?;
     let (client, _) = client(global)?;
-    client.function(&path, METHOD).await.map_err(|error| at_function(error, &path))?;
-    let made = copy_to_devices(&client, &path, METHOD, &ShownRun::new(output)).await?;
+    client.function(&path, FUNCTION_METHOD).await.map_err(|error| at_function(error, &path))?;
+    let made = copy_to_devices(&client, &path, FUNCTION_METHOD, &ShownRun::new(output)).await?;
     output.remark(format!("made {made} copies of {path}"));
     let mut value = json!({ "copies": made });
     set_bytes(&mut value, "path", &path);
@@ -71,53 +71,17 @@ async fn copy(global: &GlobalArgs, output: Output, function: &OsStr) -> Outcome 
 }
 
 async fn ls(global: &GlobalArgs, output: Output, path: Option<&OsStr>) -> Outcome {
-    let directory = match path {
-        Some(path) => global.bytes(path)?,
-        None => LIBRARY.as_bytes().to_vec(),
-    };
+    let directory = path.map(|path| global.bytes(path)).transpose()?;
     let (client, _) = client(global)?;
-    let entries = match client.list(&directory)?.collect().await {
-        Ok(entries) => entries,
-        // Nothing was stored there yet.
-        Err(error) if error.is_not_found() && path.is_none() => Vec::new(),
-        Err(error) => return Err(Failure::from(error).at(shown(&directory))),
-    };
-    let mut found = Vec::new();
-    for entry in
-        entries.iter().filter(|entry| entry.stat.as_ref().is_none_or(|stat| stat.kind == FileKind::File))
-    {
-        let separator: &[u8] = if directory.ends_with(b"/") { b"" } else { b"/" };
-        let whole = [&directory[..], separator, entry.name.as_bytes()].concat();
-        let path = FilePath::new(&whole).map_err(|error| Failure::usage(error).at(shown(&whole)))?;
-        match client.function(&path, METHOD).await {
-            Ok(function) => found.push((entry.name.clone(), path, function)),
-            Err(FunctionError::NotDescribed { .. }) => {}
-            Err(error) => {
-                let failure = Failure::from(error).at(&path);
-                if failure.fatal {
-                    return Err(failure);
-                }
-                output.complain(&failure.to_string());
-            }
-        }
-    }
-    let values: Vec<Value> = found.iter().map(|(_, path, function)| function_json(path, function)).collect();
-    output.result(&json!({ "functions": values }), || {
-        let lines: Vec<String> =
-            found.iter().map(|(name, _, function)| function_line(name, function)).collect();
-        if lines.is_empty() {
-            "no functions; `sealstone fn install` stores the shipped ones, `sealstone fn put` another"
-                .to_owned()
-        } else {
-            lines.join("\n")
-        }
-    })
+    let observer = ShownRun::new(output);
+    let list = FunctionList::load(&client, directory.as_deref(), FUNCTION_METHOD, &observer).await?;
+    output.result(&list.json(), || list.text())
 }
 
 async fn show(global: &GlobalArgs, output: Output, function: &OsStr) -> Outcome {
     let path = global.function(function)?;
     let (client, _) = client(global)?;
-    let found = client.function(&path, METHOD).await.map_err(|error| at_function(error, &path))?;
+    let found = client.function(&path, FUNCTION_METHOD).await.map_err(|error| at_function(error, &path))?;
     output.result(&function_json(&path, &found), || function_text(&path, &found))
 }
 
@@ -127,7 +91,7 @@ async fn remove(global: &GlobalArgs, output: Output, functions: &[OsString]) -> 
     let (client, _) = client(global)?;
     let results = for_each(&output, &paths, async |path| {
         // A mistyped path must not remove data.
-        client.function(path, METHOD).await.map_err(|error| at_function(error, path))?;
+        client.function(path, FUNCTION_METHOD).await.map_err(|error| at_function(error, path))?;
         client.remove(path, false).await.map_err(|error| Failure::from(error).at(path))?;
         output.remark(format!("removed {path}"));
         Ok(())
@@ -139,6 +103,6 @@ async fn remove(global: &GlobalArgs, output: Output, functions: &[OsString]) -> 
 
 async fn engines(global: &GlobalArgs, output: Output) -> Outcome {
     let (client, _) = client(global)?;
-    let list = EngineList::load(&client, METHOD).await?;
+    let list = EngineList::load(&client, FUNCTION_METHOD).await?;
     output.result(&list.json(), || list.text())
 }

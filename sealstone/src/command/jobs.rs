@@ -7,27 +7,25 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::time::Duration;
 
+use sealstone_client::Client;
 use sealstone_client::functions::{FunctionError, JobHandle, JobStatus};
-use sealstone_client::{Client, Method};
 use sealstone_failure::text::{ShownPath as _, human_bytes};
 use sealstone_failure::{Failure, FailureKind, Outcome, PartResults, for_each};
 use sealstone_function_runs::{
-    JobList, failure_of_job, job_json, job_line, read_job_log, read_job_result, read_receipt, release_unused,
-    verify_receipt,
+    JobList, failure_of_job, job_json, job_line, read_job_log, read_job_result, release_unused, verify_job,
+    verify_receipt_file,
 };
 use sealstone_job_records::JobRecord;
 use sealstone_osd::function::JobState;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
 
+use super::FUNCTION_METHOD;
 use crate::cli::GlobalArgs;
 use crate::cli::functions::Job;
 use crate::command::session::{client, job_records};
 use crate::command::transfer::write_whole;
 use crate::output::{Output, print_bytes};
-
-/// Security method of the commands.
-const METHOD: Method = Method::AllData;
 
 /// `sealstone job …`.
 pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &Job) -> Outcome {
@@ -35,12 +33,14 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &Job) -> O
         Job::Ls => ls(global, output).await,
         Job::Status { jobs } => finish(
             output,
-            each(global, output, jobs, async |client, job| client.job_status(job, METHOD).await).await?,
+            each(global, output, jobs, async |client, job| client.job_status(job, FUNCTION_METHOD).await)
+                .await?,
         ),
         Job::Wait { jobs, timeout } => {
             let timeout = Duration::from_millis((*timeout).into());
-            let wait =
-                async |client: &Client, job: &JobHandle| client.wait_for_job(job, timeout, METHOD).await;
+            let wait = async |client: &Client, job: &JobHandle| {
+                client.wait_for_job(job, timeout, FUNCTION_METHOD).await
+            };
             let mut results = each(global, output, jobs, wait).await?;
             let failures = results.done.iter().filter_map(|(record, status)| failure_of_job(record, status));
             for failure in failures.collect::<Vec<_>>() {
@@ -50,7 +50,8 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &Job) -> O
         }
         Job::Cancel { jobs } => finish(
             output,
-            each(global, output, jobs, async |client, job| client.cancel_job(job, METHOD).await).await?,
+            each(global, output, jobs, async |client, job| client.cancel_job(job, FUNCTION_METHOD).await)
+                .await?,
         ),
         Job::Log { job } => log(global, output, job).await,
         Job::Result { job, output: path, receipt } => {
@@ -102,14 +103,14 @@ async fn ls(global: &GlobalArgs, output: Output) -> Outcome {
     // Unreadable records are reported before the session is used.
     records.all()?;
     let (client, _) = client(global)?;
-    let list = JobList::load(&client, &records, METHOD).await?;
+    let list = JobList::load(&client, &records, FUNCTION_METHOD).await?;
     output.result(&list.json(), || list.text())
 }
 
 async fn log(global: &GlobalArgs, output: Output, job: &str) -> Outcome {
     let record = job_records(global)?.find(job)?;
     let (client, _) = client(global)?;
-    let text = read_job_log(&client, &record, METHOD).await?;
+    let text = read_job_log(&client, &record, FUNCTION_METHOD).await?;
     output.result(&json!({ "job": record.job, "log": text }), || text.trim_end().to_owned())
 }
 
@@ -126,7 +127,9 @@ async fn result(
     let mut bytes = 0;
     let at_job = |failure: Failure| failure.at(&record.job);
     let page = if path == "-" {
-        read_job_result(&client, &record, METHOD, async |piece| print_bytes(piece)).await.map_err(at_job)?
+        read_job_result(&client, &record, FUNCTION_METHOD, async |piece| print_bytes(piece))
+            .await
+            .map_err(at_job)?
     } else {
         // As with `get`, the file gets its name when it is complete.
         write_whole(path, async |file| {
@@ -134,7 +137,7 @@ async fn result(
                 bytes += piece.len() as u64;
                 file.write_all(piece).await.map_err(|error| Failure::from(error).at(path.shown()))
             };
-            read_job_result(&client, &record, METHOD, write).await.map_err(at_job)
+            read_job_result(&client, &record, FUNCTION_METHOD, write).await.map_err(at_job)
         })
         .await?
     };
@@ -163,37 +166,13 @@ async fn verify(
     result: Option<&Path>,
 ) -> Outcome {
     let (client, _) = client(global)?;
-    let mut digest = blake3::Hasher::new();
-    let mut compares = false;
-    let (subject, bytes) = match (job, receipt) {
-        (_, Some(path)) => {
-            if let Some(result) = result {
-                let file =
-                    std::fs::File::open(result).map_err(|error| Failure::from(error).at(result.shown()))?;
-                let mut file = std::io::BufReader::new(file);
-                std::io::copy(&mut file, &mut digest)
-                    .map_err(|error| Failure::from(error).at(result.shown()))?;
-                compares = true;
-            }
-            (path.shown().into_owned(), read_receipt(path)?)
-        }
+    let report = match (job, receipt) {
+        (_, Some(path)) => verify_receipt_file(&client, path, result).await?,
         (Some(job), None) => {
             let record = job_records(global)?.find(job)?;
-            let page = read_job_result(&client, &record, METHOD, async |piece| {
-                digest.update(piece);
-                Ok(())
-            })
-            .await
-            .map_err(|failure| failure.at(&record.job))?;
-            if page.receipt.is_empty() {
-                return Err(Failure::operation("the device returned no receipt").at(&record.job));
-            }
-            compares = true;
-            (record.job, page.receipt)
+            verify_job(&client, &record, FUNCTION_METHOD).await?
         }
         (None, None) => return Err(Failure::usage("neither a job nor a receipt is given")),
     };
-    let result = compares.then(|| *digest.finalize().as_bytes());
-    let report = verify_receipt(&client, &subject, &bytes, result).await?;
     output.result(&report.json(), || report.text())
 }

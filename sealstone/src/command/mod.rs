@@ -13,7 +13,6 @@ pub(crate) mod files;
 mod function_install;
 mod function_policy;
 pub(crate) mod function_project;
-mod function_store;
 mod function_test;
 pub(crate) mod functions;
 pub(crate) mod groups;
@@ -32,7 +31,11 @@ pub(crate) mod users;
 
 use std::future::Future;
 
+use sealstone_client::Method;
 use sealstone_failure::{Failure, Outcome};
+
+/// Security method of the commands of `fn` and `job`.
+const FUNCTION_METHOD: Method = Method::AllData;
 
 /// Runs a command's future on a small runtime of its own.
 pub(crate) fn block_on<T>(future: impl Future<Output = Outcome<T>>) -> Outcome<T> {

@@ -10,11 +10,10 @@ use std::time::Duration;
 
 use indicatif::ProgressBar;
 use parking_lot::Mutex;
-use sealstone_client::functions::CallArguments;
 use sealstone_client::{Client, Devices, FilePath, Metadata, Method};
 use sealstone_failure::{Failure, Outcome};
 use sealstone_function_runs::{
-    CallPlan, InputFiles, ResultDestination, RunObserver, SecondFunction, run_function,
+    CallPlan, InputFiles, ResultDestination, RunObserver, SecondFunction, named_arguments, run_function,
 };
 use sealstone_job_records::JobRecords;
 
@@ -112,10 +111,7 @@ pub(super) fn plan_of(output: Output, function: FilePath, arguments: &CallArgs) 
 /// Returns the second function of the command line.
 fn second_function(global: &GlobalArgs, arguments: &RunArgs) -> Outcome<Option<SecondFunction>> {
     let Some(function) = &arguments.reduce else { return Ok(None) };
-    let mut all = CallArguments::default();
-    for (name, value) in &arguments.reduce_arguments {
-        all.add(name, value)?;
-    }
+    let all = named_arguments(&arguments.reduce_arguments, None)?;
     let path = global.function(function)?;
     Ok(Some(SecondFunction { path, place: arguments.reduce_on.into(), arguments: all }))
 }
