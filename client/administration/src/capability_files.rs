@@ -1,15 +1,139 @@
-//! Capability files as text and JSON. Capability keys are in neither.
+//! Capability files: their issue, and their text and JSON. Capability keys are in neither.
 
-use sealstone_client::CapabilityFile;
-use sealstone_failure::text::{hex, set_bytes, snake_case};
+use std::path::Path;
+
+use sealstone_client::{CapabilityFile, Client, Delegation, FilePath, Method, RUN_FILE_DATA_MAX, RunFile};
+use sealstone_failure::text::{ShownPath as _, counted, hex, set_bytes, snake_case};
+use sealstone_failure::{Failure, Outcome};
 use sealstone_mds_protocol::PinKind;
 use sealstone_osd::{CapabilityBytes, Descriptor, Generation, Permissions, SecurityMethod};
-use sealstone_units::utc;
+use sealstone_units::{ByteRange, Expiry, utc};
 use serde_json::{Value, json};
 
+/// The access that a capability file permits.
+#[derive(Clone, Debug)]
+pub enum CapabilityOrder {
+    /// Access to bytes of a file.
+    Bytes {
+        /// Whether reading is permitted.
+        read: bool,
+        /// Whether writing in place is permitted.
+        write: bool,
+        /// The bytes; all without it.
+        range: Option<ByteRange>,
+    },
+    /// Execution of a function, which may read these files.
+    Execution(Vec<FilePath>),
+}
+
+/// An issued capability file.
+#[derive(Debug)]
+pub struct IssuedCapability {
+    file: CapabilityFile,
+    data: Vec<CapabilityFile>,
+    what: String,
+}
+
+impl IssuedCapability {
+    /// Requests a capability file for a stored file or function.
+    ///
+    /// # Errors
+    /// The user may not grant that, or there are too many files for the function.
+    pub async fn request(
+        client: &Client,
+        path: &FilePath,
+        order: &CapabilityOrder,
+        until: Expiry,
+        method: Method,
+    ) -> Outcome<Self> {
+        if let Expiry::In(_) = until {
+            // The response has the clock of the server.
+            client.whoami().await?;
+        }
+        let until_ms = match until {
+            Expiry::In(ms) => client.server_now_ms().saturating_add(ms),
+            Expiry::At(ms) => ms,
+        };
+        let at = |error| Failure::from(error).at(path);
+        match order {
+            CapabilityOrder::Execution(data) => {
+                check_data_count(data.len())?;
+                let file = client.delegate_execution(path, until_ms, method).await.map_err(at)?;
+                let mut readable = Vec::with_capacity(data.len());
+                for path in data {
+                    let issued = client.delegate_call_data(path, until_ms, method).await;
+                    readable.push(issued.map_err(|error| Failure::from(error).at(path))?);
+                }
+                let what = format!("execute {path} on {}", counted(readable.len() as u64, "file"));
+                Ok(Self { file, data: readable, what })
+            }
+            CapabilityOrder::Bytes { read, write, range } => {
+                let ByteRange { start, end } = range.unwrap_or(ByteRange { start: 0, end: None });
+                let wanted = Delegation { read: *read, write: *write, start, end, until_ms, method };
+                let file = client.delegate(path, wanted).await.map_err(at)?;
+                let (rights, delegated) = (capability_rights(&file).join(" and "), &file.delegated);
+                let what = format!("{rights} bytes {}..{} of {path}", delegated.start, delegated.end);
+                Ok(Self { file, data: Vec::new(), what })
+            }
+        }
+    }
+
+    /// Returns what the holder of the file may do, and until when.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let each = self.data.iter().map(|file| file.delegated.expires_ms);
+        let ends_ms = each.fold(self.file.delegated.expires_ms, u64::min);
+        format!("{} until {} UTC", self.what, utc(ends_ms))
+    }
+
+    /// Returns the file as `--json` prints it.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        capability_json(&self.file, &self.data)
+    }
+
+    /// Writes the file, with mode 0600.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn save(self, to: &Path) -> Outcome {
+        let saved = match self.data.is_empty() {
+            true => self.file.save(to),
+            false => RunFile::new(self.file, self.data).and_then(|file| file.save(to)),
+        };
+        saved.map_err(|error| Failure::from(error).at(to.shown()))
+    }
+}
+
+/// Fails if a capability file cannot be for so many files of a function.
+///
+/// # Errors
+/// There are more than [`RUN_FILE_DATA_MAX`].
+pub fn check_data_count(count: usize) -> Outcome {
+    if count > RUN_FILE_DATA_MAX {
+        return Err(Failure::usage(format!("--data occurs more than {RUN_FILE_DATA_MAX} times"))
+            .hint("issue a second capability file"));
+    }
+    Ok(())
+}
+
+/// Loads a capability file of any kind; returns those of the data of a function too.
+///
+/// # Errors
+/// The file is unreadable, or no capability file.
+pub fn load_capability_files(path: &Path) -> Outcome<(CapabilityFile, Vec<CapabilityFile>)> {
+    match RunFile::load(path) {
+        Ok(file) => Ok((file.function().clone(), file.data().to_vec())),
+        // Not for a function, or unusable for the reason that the second attempt finds.
+        Err(_) => {
+            let file = CapabilityFile::load(path).map_err(|error| Failure::from(error).at(path.shown()))?;
+            Ok((file, Vec::new()))
+        }
+    }
+}
+
 /// Returns the rights of a capability file: read, write, execute.
-#[must_use]
-pub fn capability_rights(file: &CapabilityFile) -> Vec<&'static str> {
+fn capability_rights(file: &CapabilityFile) -> Vec<&'static str> {
     let of = |may: bool, what| may.then_some(what);
     let delegated = &file.delegated;
     let rights = [of(delegated.read, "read"), of(delegated.write, "write"), of(file.executes(), "execute")];

@@ -1,7 +1,8 @@
 //! Operations of administrators and owners, and their reports as text and JSON.
 //!
-//! Does: drains and rebalances devices, checks metadata and devices, rotates keys, revokes and
-//! lists credentials, reads audit logs; waits for the end of an operation if the caller wants that.
+//! Does: drains and rebalances devices, checks metadata and devices, rotates keys, issues, revokes
+//! and lists credentials, reads audit logs, reports files and sessions; waits for the end of an
+//! operation if the caller requests that.
 //! Does not: parse arguments, print, or take signals.
 //! Contract: an operation continues at the server when the caller stops waiting. The JSON of a
 //! report is that of docs/reference/json.md.
@@ -24,11 +25,19 @@ mod quotas;
 mod rebalance;
 mod revocation;
 mod scrub;
+mod session_report;
+mod stat_report;
 
-pub use accounts::{groups_json, groups_text, users_json, users_text};
+pub use accounts::{
+    account_json, groups_json, groups_text, read_service_key, rotate_service_key, set_paper_passphrase,
+    users_json, users_text,
+};
 pub use approval::{approval_json, approval_text};
 pub use audit::{IssueReport, audit};
-pub use capability_files::{capability_json, capability_rights, capability_text};
+pub use capability_files::{
+    CapabilityOrder, IssuedCapability, capability_json, capability_text, check_data_count,
+    load_capability_files,
+};
 pub use capacity::CapacityReport;
 pub use check::{CheckReport, CountReport, check, count_again, last_check};
 pub use clock_report::clock_text;
@@ -46,3 +55,5 @@ pub use revocation::{
     revoke_partition,
 };
 pub use scrub::{ScrubAction, ScrubResult, scrub};
+pub use session_report::{LogoutRevocation, whoami_json, whoami_text};
+pub use stat_report::StatReport;

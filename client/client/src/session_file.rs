@@ -4,10 +4,11 @@
 //! Does not: ask for passwords.
 //! Contract: the file is always either the old or the new one, and never readable by others.
 
+use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use sealstone_login::SessionKeys;
 use sealstone_login::paper::{PAPER_SESSION_BYTES, PaperSession};
@@ -118,6 +119,14 @@ impl SavedSession {
         }
     }
 
+    /// Returns the path of the file that programs of a user share; `None` if neither
+    /// `XDG_STATE_HOME` nor `HOME` is set to an absolute path.
+    #[must_use]
+    pub fn default_path() -> Option<PathBuf> {
+        let folder = state_folder(std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME"))?;
+        Some(folder.join("sealstone").join("session.toml"))
+    }
+
     fn parse(text: &str) -> Result<Self, ClientError> {
         const DAMAGED: ClientError = ClientError::SessionFile("it is damaged; log in again");
         let text: SessionToml = toml::from_str(text).map_err(|_| DAMAGED)?;
@@ -147,12 +156,19 @@ impl SavedSession {
     }
 }
 
+/// Returns the folder for state. By the XDG Base Directory Specification an empty or relative
+/// variable counts as unset.
+fn state_folder(state: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
+    let absolute = |value: Option<OsString>| value.map(PathBuf::from).filter(|path| path.is_absolute());
+    absolute(state).or_else(|| Some(absolute(home)?.join(".local/state")))
+}
+
 /// Writes a temporary file beside `path`, syncs it, and renames it.
 pub(crate) fn replace(path: &Path, body: &[u8]) -> io::Result<()> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    let mut beside = std::ffi::OsString::from(".");
+    let mut beside = OsString::from(".");
     beside.push(name);
     beside.push(format!(".{}", std::process::id()));
     let beside = folder.join(beside);
@@ -192,6 +208,21 @@ fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn empty_and_relative_folders_are_unset() {
+        let folder = |state: Option<&str>, home: Option<&str>| {
+            state_folder(state.map(OsString::from), home.map(OsString::from))
+        };
+        let (by_home, by_state) = (Some(PathBuf::from("/h/.local/state")), Some(PathBuf::from("/s")));
+        assert_eq!(folder(Some("/s"), Some("/h")), by_state);
+        for unset in [None, Some(""), Some("."), Some("s")] {
+            assert_eq!(folder(unset, Some("/h")), by_home);
+            assert_eq!(folder(unset, None), None);
+            assert_eq!(folder(unset, Some("")), None);
+            assert_eq!(folder(unset, Some("h")), None);
+        }
+    }
     use proptest::prelude::*;
     use std::os::unix::fs::PermissionsExt;
 

@@ -8,6 +8,7 @@
 //! Truth: docs/how-to/transfers.md.
 
 mod attributes;
+mod delegated;
 mod destination;
 mod excluded;
 mod get;
@@ -26,14 +27,15 @@ mod walk;
 pub use attributes::{
     LongLine, align_lines, device_number, entry_json, entry_name, long_line, set_target, stat_json, utc_ns,
 };
+pub use delegated::put_delegated;
 pub use excluded::matches_wildcards;
 pub use get::{get, write_whole};
-pub use listing::{ListEntry, kind_name, list_readable};
+pub use listing::{ListEntry, kind_name, list_path, list_readable};
 pub use local::remove_temporaries as remove_local_temporaries;
 pub use put::{put, put_stream};
 pub use replace::remove_temporaries as remove_stored_temporaries;
 pub use report::TransferReport;
 pub use request::{TransferObserver, TransferOptions};
-pub use stored_path::StoredPath;
+pub use stored_path::{StoredPath, into_directory, link_target};
 pub use tree::{TreePath, join};
 pub use walk::{ENTRIES_MAX, EntryKind, Tree, TreeEntry, walk};

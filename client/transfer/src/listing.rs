@@ -3,6 +3,7 @@
 use sealstone_client::{Client, DirEntry, FileKind, FilePath, Stat};
 use sealstone_failure::{Failure, Outcome};
 
+use crate::stored_path::StoredPath;
 use crate::tree::{TreePath, join};
 
 /// Returns the name of a kind of file.
@@ -56,6 +57,37 @@ pub async fn list_readable(
         }
     }
     (found, failed)
+}
+
+/// Returns the entries of a directory or of its tree, or the one of another file, and the failures
+/// of directories that cannot be listed. With `follow`, or after a slash, a symbolic link is
+/// followed.
+///
+/// # Errors
+/// The path does not exist, or is the only directory and cannot be listed.
+pub async fn list_path(
+    client: &Client,
+    top: &StoredPath,
+    recursive: bool,
+    follow: bool,
+) -> Outcome<(Vec<ListEntry>, Vec<Failure>)> {
+    let mut stat = client.lstat(top).await.map_err(|error| Failure::from(error).at(top))?;
+    if stat.kind == FileKind::Symlink && (follow || top.trailing_slash) {
+        stat = client.stat(top).await.unwrap_or(stat);
+    }
+    if stat.kind != FileKind::Directory {
+        let path = top.split_last().map(|(_, name)| TreePath::top().join(&name)).unwrap_or_default();
+        let entry = ListEntry { path, inode: stat.inode.0, kind: stat.kind, stat: Some(stat) };
+        return Ok((vec![entry], Vec::new()));
+    }
+    let (found, failed) = list_readable(client, top, recursive).await;
+    if let [(directory, failure)] = &failed[..]
+        && directory.is_top()
+        && found.is_empty()
+    {
+        return Err(failure.clone());
+    }
+    Ok((found, failed.into_iter().map(|(_, failure)| failure).collect()))
 }
 
 async fn list_directory(

@@ -40,6 +40,14 @@ pub fn write(path: &Path, contents: &[u8]) -> Outcome {
     written.map_err(at)
 }
 
+/// Fails if a file exists: it may be the last copy of another secret.
+pub fn ensure_new(path: &Path) -> Outcome {
+    if path.exists() {
+        return Err(Failure::operation("already exists").at(path.shown()).hint("choose another file"));
+    }
+    Ok(())
+}
+
 /// Writes a file unless it has this content already, so that an unchanged file needs no disk space.
 pub fn write_changed(path: &Path, contents: &[u8]) -> Outcome {
     match read_bytes(path) {

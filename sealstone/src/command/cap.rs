@@ -4,11 +4,15 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::time::Instant;
 
-use sealstone_administration::{capability_json, capability_rights, capability_text};
-use sealstone_client::{CapabilityFile, Delegated, Delegation, RUN_FILE_DATA_MAX, RunFile};
-use sealstone_failure::text::{ShownPath as _, counted, human_bytes};
+use sealstone_administration::{
+    CapabilityOrder, IssuedCapability, capability_json, capability_text, check_data_count,
+    load_capability_files,
+};
+use sealstone_client::{CapabilityFile, Delegated};
+use sealstone_failure::text::{ShownPath as _, human_bytes};
 use sealstone_failure::{Failure, Outcome};
-use sealstone_units::{ByteRange, Expiry, utc};
+use sealstone_transfer::put_delegated;
+use sealstone_units::ByteRange;
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 
@@ -38,55 +42,19 @@ async fn issue(global: &GlobalArgs, output: Output, arguments: &IssueArgs) -> Ou
             .at(to.shown())
             .hint("choose another file, or use --force"));
     }
-    if data.len() > RUN_FILE_DATA_MAX {
-        return Err(Failure::usage(format!("--data occurs more than {RUN_FILE_DATA_MAX} times"))
-            .hint("issue a second capability file"));
-    }
+    check_data_count(data.len())?;
     let (client, _) = client(global)?;
-    if let Expiry::In(_) = until {
-        // The response has the clock of the server.
-        client.whoami().await?;
-    }
-    let until_ms = match until {
-        Expiry::In(ms) => client.server_now_ms().saturating_add(*ms),
-        Expiry::At(ms) => *ms,
-    };
-    let ByteRange { start, end } = range.unwrap_or(ByteRange { start: 0, end: None });
-    let method = (*method).into();
-    let issued = match execute {
-        true => client.delegate_execution(path, until_ms, method).await,
-        false => {
-            let wanted = Delegation { read: *read, write: *write, start, end, until_ms, method };
-            client.delegate(path, wanted).await
+    let order = match execute {
+        true => {
+            let data = data.iter().map(|path| Ok((*global.stored(path)?).clone()));
+            CapabilityOrder::Execution(data.collect::<Outcome<_>>()?)
         }
+        false => CapabilityOrder::Bytes { read: *read, write: *write, range: *range },
     };
-    let file = issued.map_err(|error| Failure::from(error).at(path))?;
-    let mut readable = Vec::with_capacity(data.len());
-    for path in data {
-        let path = global.stored(path)?;
-        let issued = client.delegate_call_data(&*path, until_ms, method).await;
-        readable.push(issued.map_err(|error| Failure::from(error).at(&path))?);
-    }
-    let delegated = &file.delegated;
-    let what = match execute {
-        true => format!("execute {path} on {}", counted(readable.len() as u64, "file")),
-        false => {
-            format!(
-                "{} bytes {}..{} of {path}",
-                capability_rights(&file).join(" and "),
-                delegated.start,
-                delegated.end
-            )
-        }
-    };
-    let ends_ms = readable.iter().map(|file| file.delegated.expires_ms).fold(delegated.expires_ms, u64::min);
-    let value = capability_json(&file, &readable);
-    let saved = match readable.is_empty() {
-        true => file.save(to),
-        false => RunFile::new(file, readable).and_then(|file| file.save(to)),
-    };
-    saved.map_err(|error| Failure::from(error).at(to.shown()))?;
-    output.remark(format!("{} may {what} until {} UTC", to.shown(), utc(ends_ms)));
+    let issued = IssuedCapability::request(&client, path, &order, *until, (*method).into()).await?;
+    let (value, text) = (issued.json(), issued.text());
+    issued.save(to)?;
+    output.remark(format!("{} may {text}", to.shown()));
     output.done(&value)
 }
 
@@ -94,17 +62,8 @@ fn load(path: &Path) -> Outcome<CapabilityFile> {
     CapabilityFile::load(path).map_err(|error| Failure::from(error).at(path.shown()))
 }
 
-/// Loads a capability file of any kind; returns the capability files of its data too.
-fn load_any(path: &Path) -> Outcome<(CapabilityFile, Vec<CapabilityFile>)> {
-    match RunFile::load(path) {
-        Ok(file) => Ok((file.function().clone(), file.data().to_vec())),
-        // Not for a function, or unusable for the reason that the second attempt finds.
-        Err(_) => Ok((load(path)?, Vec::new())),
-    }
-}
-
 fn show(output: Output, path: &Path) -> Outcome {
-    let (file, data) = load_any(path)?;
+    let (file, data) = load_capability_files(path)?;
     output.result(&capability_json(&file, &data), || {
         let texts: Vec<String> = std::iter::once(&file).chain(&data).map(capability_text).collect();
         texts.join("\n\n")
@@ -166,25 +125,11 @@ async fn put(global: &GlobalArgs, output: Output, path: &Path, source: &OsStr, a
     let shown = bar.clone();
     let mut progress = move |done: u64, _: Option<u64>| shown.set_position(done);
     let bytes = if source == "-" {
-        delegated.write(offset, standard_input()?, &mut progress).await
+        let written = delegated.write(offset, standard_input()?, &mut progress).await;
+        written.map_err(|error| Failure::from(error).at(path.shown()))?
     } else {
-        let file =
-            tokio::fs::File::open(source).await.map_err(|error| Failure::from(error).at(source.shown()))?;
-        // Checked before anything is written.
-        let length = file.metadata().await.map_err(|error| Failure::from(error).at(source.shown()))?.len();
-        let end = delegated.range().end;
-        if offset.saturating_add(length) > end {
-            let what = format!(
-                "has {length} bytes, but the range allows {} from offset {offset}",
-                end.saturating_sub(offset)
-            );
-            return Err(Failure::operation(what)
-                .at(source.shown())
-                .hint("`sealstone cap show FILE` shows the range"));
-        }
-        delegated.write(offset, file, &mut progress).await
+        put_delegated((&delegated, path), offset, source, &mut progress).await?
     };
-    let bytes = bytes.map_err(|error| Failure::from(error).at(path.shown()))?;
     bar.finish_and_clear();
     delegated.close().await;
     report(output, "wrote", bytes, started)

@@ -6,16 +6,14 @@
 use std::ffi::OsString;
 use std::io::IsTerminal;
 
-use sealstone_administration::{CapacityReport, PlacementReport};
-use sealstone_client::{Client, ClientError, FileKind, FilePath, GroupName, Stat};
-use sealstone_failure::text::{human_bytes, set_bytes};
+use sealstone_administration::{CapacityReport, StatReport};
+use sealstone_client::{Client, ClientError, FileKind, Stat};
+use sealstone_failure::text::set_bytes;
 use sealstone_failure::{Failure, Outcome, PartResults, for_each};
-use sealstone_mds_protocol::{LinkTarget, shown};
 use sealstone_transfer::{
-    ListEntry, TreePath, align_lines, device_number, entry_json, entry_name, kind_name, list_readable,
-    long_line, set_target, stat_json, utc_ns,
+    align_lines, entry_json, entry_name, into_directory, link_target, list_path, long_line, stat_json,
 };
-use sealstone_units::{mode_string, wrap};
+use sealstone_units::wrap;
 use serde_json::{Value, json};
 
 use crate::cli::{
@@ -25,38 +23,17 @@ use crate::cli::{
 use crate::command::session::client;
 use crate::output::Output;
 
-/// Returns the target of a symbolic link; `None` for other files, or if it cannot be read.
-async fn target(client: &Client, stat: &Stat) -> Option<LinkTarget> {
-    if stat.kind == FileKind::Symlink { client.target_of(stat).await.ok() } else { None }
-}
-
 /// `sealstone ls`.
 pub(crate) async fn ls(global: &GlobalArgs, output: Output, arguments: &LsArgs) -> Outcome {
     let top = global.stored(&arguments.path)?;
     let (client, _) = client(global)?;
     // As `ls`: -l shows a symbolic link itself, otherwise its target is listed.
-    let mut stat = client.lstat(&top).await.map_err(|error| Failure::from(error).at(&top))?;
-    if stat.kind == FileKind::Symlink && (!arguments.long || top.trailing_slash) {
-        stat = client.stat(&top).await.unwrap_or(stat);
-    }
-    let (found, failed) = if stat.kind == FileKind::Directory {
-        list_readable(&client, &top, arguments.recursive).await
-    } else {
-        let path = top.split_last().map(|(_, name)| TreePath::top().join(&name)).unwrap_or_default();
-        (vec![ListEntry { path, inode: stat.inode.0, kind: stat.kind, stat: Some(stat) }], Vec::new())
-    };
-    if let [(directory, failure)] = &failed[..]
-        && directory.is_top()
-        && found.is_empty()
-    {
-        return Err(failure.clone());
-    }
-    let failed = failed.into_iter().map(|(_, failure)| failure).collect();
+    let (found, failed) = list_path(&client, &top, arguments.recursive, !arguments.long).await?;
     let results = PartResults::new(&output, found, failed);
     let mut targets = Vec::with_capacity(results.done.len());
     for listed in &results.done {
         targets.push(match &listed.stat {
-            Some(stat) if arguments.long || output.is_json() => target(&client, stat).await,
+            Some(stat) if arguments.long || output.is_json() => link_target(&client, stat).await,
             _ => None,
         });
     }
@@ -80,41 +57,13 @@ pub(crate) async fn stat(global: &GlobalArgs, output: Output, arguments: &PathAr
 
 /// Returns the attributes of one path as JSON and as text.
 async fn stat_one(client: &Client, path: &StoredPath) -> Outcome<(Value, String)> {
-    let stat = client.lstat(path).await.map_err(|error| Failure::from(error).at(path))?;
-    let target = target(client, &stat).await;
-    let mut value = stat_json(path, &stat);
-    set_target(&mut value, target.as_ref());
-    let mut lines = vec![
-        format!("    path  {path}"),
-        format!("    kind  {}", kind_name(stat.kind)),
-        format!("    size  {} ({})", stat.size, human_bytes(stat.size)),
-        format!("    mode  {} {:04o}", mode_string(stat.kind, stat.mode), stat.mode),
-        format!("   owner  {}", stat.owner.as_str()),
-        format!("   group  {}", stat.group.as_ref().map_or("-", GroupName::as_str)),
-        format!("   links  {}", stat.links),
-        format!("modified  {}", utc_ns(stat.mtime_ns)),
-        format!(" changed  {}", utc_ns(stat.ctime_ns)),
-        format!(" created  {}", utc_ns(stat.birth_ns)),
-    ];
-    if let Some(target) = &target {
-        lines.push(format!("  target  {}", shown(target.as_bytes())));
-    }
-    if matches!(stat.kind, FileKind::CharDevice | FileKind::BlockDevice) {
-        lines.push(format!("  device  {}", device_number(stat.rdev)));
-    }
-    if stat.kind == FileKind::File {
-        let placement = PlacementReport::of_file(client, path).await?;
-        value["placement"] = placement.json();
-        lines.extend(placement.lines(stat.version));
-        if let Some(checksum) = value["checksum"].as_str() {
-            lines.push(format!("checksum  {checksum}"));
-        }
-    }
+    let report = StatReport::load(client, path).await?;
+    let mut lines = report.lines();
     // A pipe gets whole lines.
     if std::io::stdout().is_terminal() {
         lines.iter_mut().for_each(|line| *line = wrap(line, STAT_INDENT));
     }
-    Ok((value, lines.join("\n")))
+    Ok((report.json(), lines.join("\n")))
 }
 
 /// Parses stored paths of the command line.
@@ -158,22 +107,6 @@ pub(crate) async fn mv(global: &GlobalArgs, output: Output, arguments: &MvArgs) 
     set_bytes(&mut value, "from", &from);
     set_bytes(&mut value, "to", &to);
     output.done(&value)
-}
-
-/// Returns `path`, or `path/NAME` if `path` is a directory; NAME is the last name of `source`.
-async fn into_directory(client: &Client, path: &StoredPath, source: &[u8]) -> Outcome<FilePath> {
-    match client.stat(path).await {
-        Ok(stat) if stat.kind == FileKind::Directory => {
-            let last = source.split(|byte| *byte == b'/').rfind(|name| !name.is_empty());
-            let name = last.and_then(|name| sealstone_client::Name::new(name).ok());
-            let name = name.ok_or_else(|| Failure::usage("has no last name").at(shown(source)))?;
-            path.join(&name).map_err(|error| Failure::usage(error).at(path))
-        }
-        Ok(_) if path.trailing_slash => Err(Failure::operation("not a directory").at(path)),
-        Ok(_) => Ok((**path).clone()),
-        Err(error) if error.is_not_found() && !path.trailing_slash => Ok((**path).clone()),
-        Err(error) => Err(Failure::from(error).at(path)),
-    }
 }
 
 /// `sealstone ln`.

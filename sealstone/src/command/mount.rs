@@ -6,6 +6,7 @@
 use std::process::Command;
 use std::time::Duration;
 
+use sealstone_administration::read_service_key;
 use sealstone_client::nodes::{Nodes, NodesOptions};
 use sealstone_client::{Client, SavedSession, Tuning};
 use sealstone_failure::text::{ShownPath as _, set_bytes, set_path, with_paths};
@@ -60,7 +61,7 @@ async fn nodes(global: &GlobalArgs, arguments: &MountArgs) -> Outcome<(Nodes, Cl
         .ok_or_else(|| Failure::new(FailureKind::Denied, "not logged in").hint("sealstone login NAME"))?;
     let tuning =
         Tuning { memory_bytes: usize::try_from(arguments.memory).unwrap_or(usize::MAX), ..Tuning::default() };
-    let key = arguments.key_file.as_deref().map(super::users::read_key).transpose()?;
+    let key = arguments.key_file.as_deref().map(read_service_key).transpose()?;
     let client = Client::resume_tuned(&saved, session::reach(global)?, tuning, key)?;
     let options = NodesOptions {
         timeout: (arguments.timeout > 0.0).then(|| Duration::from_secs_f64(arguments.timeout)),

@@ -1,23 +1,21 @@
 //! `login`, `logout`, `whoami` and `enrol`, and the session file that other commands use.
 
-use std::ffi::OsString;
 use std::io::{BufRead, IsTerminal};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use sealstone_administration::{LogoutRevocation, read_service_key, whoami_json, whoami_text};
 use sealstone_chap_file::proofs;
 use sealstone_client::tls::Fingerprint;
-use sealstone_client::{Client, DeviceConnectOptions, PaperOptions, Proofs, Revoking, Role, SavedSession};
+use sealstone_client::{Client, DeviceConnectOptions, PaperOptions, Proofs, Role, SavedSession};
 use sealstone_failure::text::{ShownPath as _, with_paths};
 use sealstone_failure::{Failure, FailureKind, Outcome, secret_file};
 use sealstone_job_records::JobRecords;
 use sealstone_mds_protocol::printable;
 use sealstone_metadata_server::ClusterFile;
-use sealstone_units::utc;
 use zeroize::Zeroizing;
 
 use crate::cli::{EnrolArgs, GlobalArgs, LoginArgs, PasswordArgs, ServerArgs};
-use crate::command::users::read_key;
 use crate::output::Output;
 
 /// Returns the path of the session file.
@@ -25,19 +23,10 @@ pub(crate) fn path(global: &GlobalArgs) -> Outcome<PathBuf> {
     if let Some(path) = &global.session {
         return Ok(path.clone());
     }
-    let folder =
-        state_folder(std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME")).ok_or_else(|| {
-            Failure::usage("neither XDG_STATE_HOME nor HOME is set to an absolute path")
-                .hint("use --session FILE")
-        })?;
-    Ok(folder.join("sealstone").join("session.toml"))
-}
-
-/// Returns the folder for state. By the XDG Base Directory Specification an empty or relative
-/// variable counts as unset.
-fn state_folder(state: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
-    let absolute = |value: Option<OsString>| value.map(PathBuf::from).filter(|path| path.is_absolute());
-    absolute(state).or_else(|| Some(absolute(home)?.join(".local/state")))
+    SavedSession::default_path().ok_or_else(|| {
+        Failure::usage("neither XDG_STATE_HOME nor HOME is set to an absolute path")
+            .hint("use --session FILE")
+    })
 }
 
 /// Returns the list of started jobs of the session.
@@ -192,7 +181,7 @@ pub(crate) async fn login(global: &GlobalArgs, output: Output, arguments: &Login
     let (cluster, pin) = server(&file, &arguments.server)?;
     let client = match (&arguments.key_file, &arguments.name) {
         (Some(key), _) => {
-            let key = read_key(key)?;
+            let key = read_service_key(key)?;
             Client::connect_with_key(&cluster.mds, pin, &key, Proofs::default()).await?
         }
         (None, Some(name)) => {
@@ -235,80 +224,16 @@ pub(crate) async fn logout(global: &GlobalArgs, output: Output, revoke: bool) ->
         }
     };
     let mut value = serde_json::json!({ "user": user });
-    let revocation = revoke.then(|| revoked(output, revoking.as_ref())).transpose()?;
+    let ended = revoke.then(|| LogoutRevocation::new(revoking)).transpose()?;
+    ended.iter().for_each(|ended| output.remark(ended.text()));
     output.remark(format!("logged out {user}"));
-    value["revocation"] = revocation.unwrap_or_default();
+    value["revocation"] = ended.map(|ended| ended.json()).unwrap_or_default();
     output.done(&value)
-}
-
-/// Reports the revocation of the credentials of an ended session.
-fn revoked(output: Output, revoking: Option<&Revoking>) -> Outcome<serde_json::Value> {
-    let Some(revoking) = revoking else {
-        return Err(Failure::operation(
-            "the session has ended, but its credentials were not revoked: too many \
-                                       revocations are under way",
-        )
-        .hint("they expire; an administrator sees pending revocations with: sealstone revoke --list"));
-    };
-    let Revoking { id, objects, until_ms, complete } = *revoking;
-    if !complete {
-        let what = format!(
-            "the session ended, but not all of its credentials are listed: some are accepted until {}",
-            utc(until_ms.saturating_add(59_999))
-        );
-        return Err(
-            Failure::operation(what).hint("an administrator can revoke them: sealstone revoke --user NAME")
-        );
-    }
-    output.remark(if objects == 0 {
-        "the session had no valid credentials".to_owned()
-    } else {
-        format!(
-            "credentials for {objects} objects are being revoked (revocation {id}); all expire by {}",
-            utc(until_ms.saturating_add(59_999))
-        )
-    });
-    let until = (objects > 0).then_some(until_ms);
-    Ok(serde_json::json!({ "id": id, "objects": objects, "until_ms": until, "complete": complete }))
 }
 
 /// `sealstone whoami`.
 pub(crate) async fn whoami(global: &GlobalArgs, output: Output) -> Outcome {
     let (client, saved) = client(global)?;
     let who = client.whoami().await?;
-    let groups: Vec<&str> = who.groups.iter().map(sealstone_client::GroupName::as_str).collect();
-    let value = serde_json::json!({
-        "user": who.user.as_str(), "role": who.role.as_str(), "admin": who.role == Role::Admin,
-        "groups": groups, "mds": saved.server, "expires_ms": who.expires_ms,
-    });
-    output.result(&value, || {
-        let in_groups = if groups.is_empty() { String::new() } else { format!(", in {}", groups.join(", ")) };
-        format!(
-            "{} ({}{in_groups}) at {}, until {}",
-            who.user.as_str(),
-            who.role.as_str(),
-            saved.server,
-            utc(who.expires_ms)
-        )
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn empty_and_relative_folders_are_unset() {
-        let folder = |state: Option<&str>, home: Option<&str>| {
-            state_folder(state.map(OsString::from), home.map(OsString::from))
-        };
-        let (by_home, by_state) = (Some(PathBuf::from("/h/.local/state")), Some(PathBuf::from("/s")));
-        assert_eq!(folder(Some("/s"), Some("/h")), by_state);
-        for unset in [None, Some(""), Some("."), Some("s")] {
-            assert_eq!(folder(unset, Some("/h")), by_home);
-            assert_eq!(folder(unset, None), None);
-            assert_eq!(folder(unset, Some("")), None);
-            assert_eq!(folder(unset, Some("h")), None);
-        }
-    }
+    output.result(&whoami_json(&who, &saved.server), || whoami_text(&who, &saved.server))
 }

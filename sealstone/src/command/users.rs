@@ -1,11 +1,12 @@
 //! `sealstone user`: adds, changes, disables and removes accounts, and creates enrolment codes and
 //! service keys.
 
-use std::path::Path;
 use std::time::Instant;
 
-use sealstone_administration::{users_json, users_text};
-use sealstone_client::{AccountKind, Client, ClientError, Role, ServiceKey};
+use sealstone_administration::{
+    account_json, read_service_key, rotate_service_key, set_paper_passphrase, users_json, users_text,
+};
+use sealstone_client::{AccountKind, Client, ClientError, Role};
 use sealstone_failure::text::{ShownPath as _, set_path, with_paths};
 use sealstone_failure::{Failure, Outcome, secret_file};
 use sealstone_units::utc;
@@ -29,7 +30,7 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &User) -> 
             if *service {
                 let file =
                     key_file.as_ref().ok_or_else(|| Failure::usage("--service requires --key-file"))?;
-                free(file)?;
+                secret_file::ensure_new(file)?;
                 let key = client.add_service(name, role).await.map_err(at)?;
                 secret_file::write(file, key.to_text().as_bytes())?;
                 output.remark(format!("added {name}; its key is in {}", file.shown()));
@@ -49,22 +50,10 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &User) -> 
             output.done(&serde_json::json!({ "user": name, "role": role.as_str() }))
         }
         User::RotateKey { name, key_file, old_key } => {
-            free(key_file)?;
-            let old = old_key.as_deref().map(read_key).transpose()?;
-            let own = saved.ticket.user.as_str() == name;
-            let (suite, key) = match old {
-                Some(old) if old.user.as_str() != name => {
-                    return Err(Failure::usage(format!("the old key belongs to {}", old.user)).at(name));
-                }
-                Some(old) if own => (old.suite, client.rotate_own_key(&old).await),
-                Some(old) => (old.suite, client.rotate_key(name, old.suite).await),
-                None if own => return Err(Failure::usage("missing option --old-key FILE")),
-                None => {
-                    let suite = only_suite(&client, name).await?;
-                    (suite, client.rotate_key(name, suite).await)
-                }
-            };
-            let key = key.map_err(|error| Failure::from(error).at(name))?;
+            secret_file::ensure_new(key_file)?;
+            let old = old_key.as_deref().map(read_service_key).transpose()?;
+            let own = saved.ticket.user.as_str();
+            let (suite, key) = rotate_service_key(&client, own, name, old.as_ref()).await?;
             secret_file::write(key_file, key.to_text().as_bytes())?;
             output.remark(format!(
                 "the new key of {name} is in {}; the old one is valid until `sealstone user retire-key`",
@@ -77,7 +66,7 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &User) -> 
             let suite = match (suite, key_file) {
                 (Some(suite), _) => *suite,
                 (None, Some(file)) => {
-                    let key = read_key(file)?;
+                    let key = read_service_key(file)?;
                     if key.user.as_str() != name {
                         return Err(
                             Failure::usage(format!("the key belongs to {}", key.user)).at(file.shown())
@@ -119,12 +108,7 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &User) -> 
         }
         User::Paper { name, remove: false, password: source } => {
             let password = password(source, &format!("Passphrase for {name}"), true)?;
-            let at = |error: ClientError| Failure::from(error).at(name);
-            if !client.users().await?.iter().any(|user| user.name.as_str() == name) {
-                // With a random password the account has no other login.
-                client.add_user(name, &*client.random_password(), Role::User).await.map_err(at)?;
-            }
-            client.set_paper_passphrase(name, Some(&password)).await.map_err(at)?;
+            set_paper_passphrase(&client, name, &password).await?;
             output.remark(format!(
                 "{name} can log in by the paper's login; recorded logins can be guessed offline"
             ));
@@ -165,7 +149,7 @@ async fn invite(
     code: &CodeArgs,
 ) -> Outcome {
     if let Some(file) = &code.code_file {
-        free(file)?;
+        secret_file::ensure_new(file)?;
     }
     let invitation = client.invite(name, kind, role, code.hours * 3600, replace).await;
     let invitation = invitation.map_err(|error| Failure::from(error).at(name))?;
@@ -185,40 +169,5 @@ async fn invite(
             output.remark(format!("one-time code of {name}, valid until {until}; it is not shown again"));
             output.result(&value, || text.clone())
         }
-    }
-}
-
-/// Returns a new or changed account as `--json` prints it; its secrets are null.
-fn account_json(name: &str, role: Option<Role>) -> serde_json::Value {
-    serde_json::json!({
-        "user": name, "role": role.map(Role::as_str), "admin": role.map(|role| role == Role::Admin),
-        "code": null, "code_file": null, "expires_ms": null, "key_file": null,
-    })
-}
-
-/// Fails if a file exists: it may be the last copy of another key or code.
-fn free(file: &Path) -> Outcome {
-    if file.exists() {
-        return Err(Failure::operation("already exists").at(file.shown()).hint("choose another file"));
-    }
-    Ok(())
-}
-
-/// Reads the key of a service from a private file.
-pub(crate) fn read_key(file: &Path) -> Outcome<ServiceKey> {
-    ServiceKey::from_text(&secret_file::read(file)?).map_err(|error| Failure::from(error).at(file.shown()))
-}
-
-async fn only_suite(client: &Client, name: &str) -> Outcome<u16> {
-    let users = client.users().await.map_err(|error| {
-        Failure::from(error).at(name).hint("a service rotates its own key with --old-key FILE")
-    })?;
-    let user = users.iter().find(|user| user.name.as_str() == name);
-    match user.map(|user| user.suites.as_slice()) {
-        Some([suite]) => Ok(*suite),
-        Some([]) | None => Err(Failure::not_found("no such service").at(name)),
-        Some(_) => Err(Failure::operation("has two keys already")
-            .at(name)
-            .hint("retire one first: sealstone user retire-key NAME")),
     }
 }
