@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use sealstone_failure::{Failure, FailureKind, Outcome, chain, secret_file};
-use sealstone_mds::{Config, DirectoryRoles};
-use sealstone_mds_protocol::GroupName;
+use sealstone_mds::{Config, DirectoryLookup, DirectoryRoles};
+use sealstone_mds_protocol::{GroupName, Role};
 use sealstone_mds_server::{DirectorySettings, LdapDirectory, systemd_credential};
+use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
 /// Configuration of a directory of users and groups.
@@ -59,7 +60,68 @@ pub struct DirectoryConfig {
     pub insecure: bool,
 }
 
+/// The entry of a user in the directory, and the role that its groups give.
+#[derive(Clone, Debug)]
+pub struct DirectoryUser {
+    name: String,
+    groups: Vec<GroupName>,
+    role: Option<Role>,
+}
+
+impl DirectoryUser {
+    fn groups(&self) -> Vec<&str> {
+        self.groups.iter().map(GroupName::as_str).collect()
+    }
+
+    /// Returns the entry as `--json` prints it.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        json!({ "user": self.name, "groups": self.groups(), "role": self.role.map(|role| role.as_str()) })
+    }
+
+    /// Returns the entry as text.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let role = self.role.map_or("as created", |role| role.as_str());
+        format!("{}\ngroups: {}\nrole: {role}", self.name, self.groups().join(", "))
+    }
+}
+
 impl DirectoryConfig {
+    /// Looks a user up in the directory, as a login does.
+    ///
+    /// # Errors
+    /// No directory is configured or it does not answer, or the user has no access.
+    pub fn look_up(&self, name: &str) -> Outcome<DirectoryUser> {
+        let mut policy = Config::default();
+        let directory = self.directory(&mut policy)?.ok_or_else(|| {
+            Failure::usage("no directory is configured")
+                .hint("use --config FILE, or --directory-url and the bases")
+        })?;
+        match directory.look_up_name(name) {
+            Ok(DirectoryLookup::Entry(found)) => {
+                let by_groups = !policy.directory_roles.is_empty();
+                let role = policy.directory_roles.of(&found.groups);
+                let user = DirectoryUser { name: name.to_owned(), groups: found.groups, role };
+                if by_groups && role.is_none() {
+                    let what = format!("in no group with a role; groups: {}", user.groups().join(", "));
+                    return Err(Failure::new(FailureKind::Denied, what)
+                        .at(name)
+                        .hint("check directory_user_group and the other role groups"));
+                }
+                Ok(user)
+            }
+            Ok(DirectoryLookup::NotFound) => Err(Failure::not_found("not in the directory")
+                .at(name)
+                .hint("check directory_user_base, directory_user_filter and directory_user_attribute")),
+            Ok(DirectoryLookup::Closed(mark)) => {
+                let what = format!("account is locked in the directory ({mark})");
+                Err(Failure::new(FailureKind::Denied, what).at(name))
+            }
+            Err(error) => Err(Failure::operation(chain(&error)).at(name)),
+        }
+    }
+
     /// Returns the directory, if one is configured, and adds its roles and times to the policy of
     /// the server.
     ///

@@ -18,6 +18,6 @@ mod server;
 
 pub use cluster_file::{CLUSTER_FILE, ClusterFile};
 pub use config::MetadataServerConfig;
-pub use directory::DirectoryConfig;
+pub use directory::{DirectoryConfig, DirectoryUser};
 pub use failures::{in_use, keystore_failure, setup_failure, transfer_failure};
 pub use server::{ADMIN, MetadataServer, create_metadata_server};

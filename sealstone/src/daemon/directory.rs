@@ -1,8 +1,6 @@
 //! `sealstone mds directory`, and the options of the LDAP directory of users and groups.
 
-use sealstone_failure::{Failure, FailureKind, Outcome, chain};
-use sealstone_mds::{Config, DirectoryLookup};
-use sealstone_mds_protocol::GroupName;
+use sealstone_failure::Outcome;
 use sealstone_metadata_server::DirectoryConfig;
 
 use crate::config::MdsOptions;
@@ -38,38 +36,6 @@ pub(crate) fn config(options: &MdsOptions) -> DirectoryConfig {
 
 /// `sealstone mds directory`.
 pub(crate) fn ask(output: Output, name: &str, options: &MdsOptions) -> Outcome {
-    let mut policy = Config::default();
-    let directory = config(options).directory(&mut policy)?;
-    let directory = directory.ok_or_else(|| {
-        Failure::usage("no directory is configured")
-            .hint("use --config FILE, or --directory-url and the bases")
-    })?;
-    match directory.look_up_name(name) {
-        Ok(DirectoryLookup::Entry(found)) => {
-            let groups: Vec<&str> = found.groups.iter().map(GroupName::as_str).collect();
-            let by_groups = !policy.directory_roles.is_empty();
-            let role = policy.directory_roles.of(&found.groups);
-            if by_groups && role.is_none() {
-                let what = format!("in no group with a role; groups: {}", groups.join(", "));
-                return Err(Failure::new(FailureKind::Denied, what)
-                    .at(name)
-                    .hint("check directory_user_group and the other role groups"));
-            }
-            let value = serde_json::json!({
-                "user": name, "groups": groups, "role": role.map(|role| role.as_str()),
-            });
-            output.result(&value, || {
-                let role = role.map_or("as created", |role| role.as_str());
-                format!("{name}\ngroups: {}\nrole: {role}", groups.join(", "))
-            })
-        }
-        Ok(DirectoryLookup::NotFound) => Err(Failure::new(FailureKind::NotFound, "not in the directory")
-            .at(name)
-            .hint("check directory_user_base, directory_user_filter and directory_user_attribute")),
-        Ok(DirectoryLookup::Closed(mark)) => {
-            Err(Failure::new(FailureKind::Denied, format!("account is locked in the directory ({mark})"))
-                .at(name))
-        }
-        Err(error) => Err(Failure::operation(chain(&error)).at(name)),
-    }
+    let report = config(options).look_up(name)?;
+    output.result(&report.json(), || report.text())
 }

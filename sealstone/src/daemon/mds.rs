@@ -1,21 +1,18 @@
 //! `sealstone mds …`.
 
 use std::num::NonZeroU64;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::time::Duration;
 
-use sealstone_channel::{Pin, device_name};
-use sealstone_cluster::{add_osd, read_key_file};
+use sealstone_channel::Pin;
+use sealstone_cluster::add_osd;
 use sealstone_daemon::{AUDIT_FILE, MetricsPort};
 use sealstone_device_server::identity;
 use sealstone_failure::text::{ShownPath as _, with_paths};
-use sealstone_failure::{Failure, Outcome, secret_file};
+use sealstone_failure::{Outcome, secret_file};
 use sealstone_mds_protocol::DeviceState;
-use sealstone_mds_server::{ADMIN_SECRET_FILE, Environment};
-use sealstone_metadata_server::{
-    ADMIN, MetadataServer, MetadataServerConfig, create_metadata_server, setup_failure,
-};
+use sealstone_mds_server::ADMIN_SECRET_FILE;
+use sealstone_metadata_server::{ADMIN, MetadataServer, MetadataServerConfig, create_metadata_server};
 
 use super::{keystore, shutdown_on_signals};
 use crate::cli::keys::{Keys, KeystoreArgs};
@@ -165,31 +162,18 @@ fn server_config(data: &Path, options: &MdsOptions) -> Outcome<MetadataServerCon
 
 /// Issues a certificate for the device of a key file, into a folder.
 fn issue_certificate(output: Output, data: &Path, key: &Path, out: &Path, days: u16) -> Outcome {
-    let file = read_key_file(key)?;
-    let life = Duration::from_secs(u64::from(days) * 24 * 3600);
-    let name = device_name(&file.system_id);
-    let made = sealstone_mds_server::issue_certificate(data, &name, life, &Environment::system())
-        .map_err(setup_failure)?;
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(out)
-        .map_err(|error| Failure::from(error).at(out.shown()))?;
-    if out.join(identity::KEY_FILE).exists() {
-        return Err(Failure::operation("already exists").at(out.join(identity::KEY_FILE).shown()));
-    }
-    identity::write(out, &made)?;
-    let authority = made.chain.get(1).map(|der| Pin::authority(der).to_string());
+    let made = sealstone_cluster::issue_certificate(data, key, out, days)?;
+    let authority = made.authority.map(|pin| pin.to_string());
     let value = serde_json::json!({
-        "name": file.name, "certificate_name": name, "days": days, "authority": authority,
-        "pin": made.pin().map_err(Failure::operation)?.to_string(),
+        "name": made.device, "certificate_name": made.name, "days": days, "authority": authority,
+        "pin": made.pin.to_string(),
     });
     let value = with_paths(value, [("out", out)]);
     output.result(&value, || {
         format!(
             "certificate of {} for {days} days in {}\ncopy its files to the device's folder, and add the device with \
              --pin {}",
-            file.name,
+            made.device,
             out.shown(),
             authority.unwrap_or_default()
         )
