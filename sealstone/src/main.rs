@@ -5,7 +5,6 @@
 mod cli;
 mod command;
 mod config;
-mod core_dumps;
 mod daemon;
 mod output;
 
@@ -20,7 +19,7 @@ use crate::command::{block_on, cap, demo, files, groups, revoke, session, transf
 use crate::output::Output;
 
 fn main() -> ExitCode {
-    if let Err(error) = core_dumps::forbid() {
+    if let Err(error) = sealstone_daemon::core_dumps::forbid() {
         let failure = Failure::operation(format!("core dumps cannot be forbidden: {error}"))
             .hint("permit the calls setrlimit and prctl, or set SEALSTONE_CORE_DUMPS=1");
         Output::new(false, false, "").failure(&failure);

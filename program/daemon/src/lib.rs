@@ -1,7 +1,7 @@
 //! Common parts of device server and metadata server: ports, clocks, audit log, metrics.
 //!
 //! Does: binds ports, checks data folders, follows and stores clocks, writes the audit log, serves
-//! `/metrics` and `/healthz`.
+//! `/metrics` and `/healthz`, forbids core dumps.
 //! Does not: parse options, print, take signals or end the process; the program does.
 //! Contract: a part that runs until a [`Shutdown`] ends in order after it.
 //! Truth: docs/standards/time.md; docs/reference/files.md (audit log).
@@ -10,6 +10,7 @@ mod audit_file;
 mod audit_log;
 mod audit_rate_limit;
 mod audit_shares;
+pub mod core_dumps;
 pub mod machine;
 pub mod machine_clock;
 pub mod metrics;

@@ -1,4 +1,4 @@
-//! Core dumps of this program, which would contain keys, passwords and secret arguments.
+//! Core dumps of a program, which would contain keys, passwords and secret arguments.
 
 use std::io;
 
@@ -8,7 +8,10 @@ use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior,
 const PERMITTED: &str = "SEALSTONE_CORE_DUMPS";
 
 /// Forbids core dumps of this process and of programs that it starts, unless [`PERMITTED`] is set.
-pub(crate) fn forbid() -> io::Result<()> {
+///
+/// # Errors
+/// Those of the system.
+pub fn forbid() -> io::Result<()> {
     if std::env::var_os(PERMITTED).is_some() {
         return Ok(());
     }
