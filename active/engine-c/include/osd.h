@@ -20,7 +20,7 @@ extern "C" {
 
 /* Version of this interface. */
 #define OSD_API_MAJOR 1
-#define OSD_API_MINOR 0
+#define OSD_API_MINOR 1
 
 /* Types of objects. */
 #define OSD_PARTITION 0x02
@@ -49,6 +49,7 @@ extern "C" {
 #define OSD_EFBIG 27 /* An object, a result or a value is larger than its limit. */
 #define OSD_ENOSPC 28 /* The device or the quota is full. */
 #define OSD_ENOSYS 38 /* The device does not implement the call. */
+#define OSD_ENOTEMPTY 39 /* The collection has members. */
 #define OSD_EBADMSG 74 /* The data does not have the expected format. */
 #define OSD_ECANCELED 125 /* The job was cancelled. */
 
@@ -146,8 +147,32 @@ int64_t osd_create(uint32_t partition, uint64_t *number);
 /* Removes an object. Returns 0. */
 int64_t osd_remove(uint32_t object);
 
-/* Returns 0 when the written bytes of an object survive a loss of power. */
+/* Returns 0 when the changes of an object or collection survive a loss of power. */
 int64_t osd_flush(uint32_t object);
+
+/* Writes zeros to a range of bytes without moving any, and extends the object if it ends
+ * before. Returns 0. Since version 1.1. */
+int64_t osd_clear(uint32_t object, uint64_t offset, uint64_t length);
+
+/* Creates a collection, through a handle that can create it. Returns the handle of the
+ * collection, and stores its number unless the address is null. Since version 1.1. */
+int64_t osd_create_collection(uint32_t collection, uint64_t *number);
+
+/* Removes a collection; its members stay. With `force` 1 their memberships end first; with 0
+ * the collection must be empty. Returns 0. Since version 1.1. */
+int64_t osd_remove_collection(uint32_t collection, uint32_t force);
+
+/* Makes a user object a member of a collection of its partition. The object needs the right
+ * SET_ATTR too. Returns 0, also if it is a member already. Since version 1.1. */
+int64_t osd_add_member(uint32_t collection, uint32_t object);
+
+/* Ends the membership of a user object in a collection. The object needs the right SET_ATTR
+ * too. Returns 0. Since version 1.1. */
+int64_t osd_remove_member(uint32_t collection, uint32_t object);
+
+/* Returns 1 if a user object is a member of a collection, otherwise 0. The object needs the
+ * right GET_ATTR. Since version 1.1. */
+int64_t osd_is_member(uint32_t collection, uint32_t object);
 
 /* Appends bytes to the result that the caller receives. Returns 0. */
 int64_t osd_result(const void *data, size_t length);

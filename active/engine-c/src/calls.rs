@@ -193,6 +193,50 @@ pub extern "C" fn osd_flush(object: u32) -> i64 {
     unit(RING.with(|ring| ring.flush(object)))
 }
 
+/// Writes zeros to a range of bytes of an object.
+#[unsafe(no_mangle)]
+pub extern "C" fn osd_clear(object: u32, offset: u64, length: u64) -> i64 {
+    unit(RING.with(|ring| ring.clear(object, offset, length)))
+}
+
+/// Creates a collection.
+///
+/// # Safety
+///
+/// `number` is null or writable for one number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn osd_create_collection(collection: u32, number: *mut u64) -> i64 {
+    result(RING.with(|ring| ring.create_collection(collection)).map(|(handle, created)| {
+        // SAFETY: the promise of this function's caller.
+        unsafe { store(number, created) };
+        handle
+    }))
+}
+
+/// Removes a collection.
+#[unsafe(no_mangle)]
+pub extern "C" fn osd_remove_collection(collection: u32, force: u32) -> i64 {
+    unit(RING.with(|ring| ring.remove_collection(collection, force)))
+}
+
+/// Makes an object a member of a collection.
+#[unsafe(no_mangle)]
+pub extern "C" fn osd_add_member(collection: u32, object: u32) -> i64 {
+    unit(RING.with(|ring| ring.add_member(collection, object)))
+}
+
+/// Ends the membership of an object in a collection.
+#[unsafe(no_mangle)]
+pub extern "C" fn osd_remove_member(collection: u32, object: u32) -> i64 {
+    unit(RING.with(|ring| ring.remove_member(collection, object)))
+}
+
+/// Returns whether an object is a member of a collection.
+#[unsafe(no_mangle)]
+pub extern "C" fn osd_is_member(collection: u32, object: u32) -> i64 {
+    result(RING.with(|ring| ring.is_member(collection, object)))
+}
+
 /// Appends bytes to the result.
 ///
 /// # Safety

@@ -274,6 +274,51 @@ native! { fn flush(_env, object: jint) -> jlong {
     nothing(handle(object).and_then(|object| RING.with(|ring| ring.flush(object))))
 } }
 
+native! { fn clear(_env, object: jint, offset: jlong, length: jlong) -> jlong {
+    nothing((|| {
+        let (object, offset, length) = (handle(object)?, unsigned(offset)?, unsigned(length)?);
+        RING.with(|ring| ring.clear(object, offset, length))
+    })())
+} }
+
+native! { fn create_collection(env, collection: jint, into: jlongArray) -> jlong {
+    result((|| {
+        let collection = handle(collection)?;
+        let (handle, number) = RING.with(|ring| ring.create_collection(collection))?;
+        // SAFETY: the signature of the method says that this parameter is a `long[]`.
+        let is_written = unsafe { env.write_numbers(into, &[number.cast_signed()]) };
+        if is_written { Ok(handle.into()) } else { Err(CallErrno::Invalid) }
+    })())
+} }
+
+native! { fn remove_collection(_env, collection: jint, force: jint) -> jlong {
+    nothing((|| {
+        let collection = handle(collection)?;
+        RING.with(|ring| ring.remove_collection(collection, force.cast_unsigned()))
+    })())
+} }
+
+native! { fn add_member(_env, collection: jint, object: jint) -> jlong {
+    nothing((|| {
+        let (collection, object) = (handle(collection)?, handle(object)?);
+        RING.with(|ring| ring.add_member(collection, object))
+    })())
+} }
+
+native! { fn remove_member(_env, collection: jint, object: jint) -> jlong {
+    nothing((|| {
+        let (collection, object) = (handle(collection)?, handle(object)?);
+        RING.with(|ring| ring.remove_member(collection, object))
+    })())
+} }
+
+native! { fn is_member(_env, collection: jint, object: jint) -> jlong {
+    result((|| {
+        let (collection, object) = (handle(collection)?, handle(object)?);
+        RING.with(|ring| ring.is_member(collection, object)).map(i64::from)
+    })())
+} }
+
 native! { fn append_result(env, data: jbyteArray, start: jint, length: jint) -> jlong {
     let data = copied(bytes!(env, data), start, length, usize::MAX);
     nothing(data.and_then(|data| RING.with(|ring| ring.result(&data))))
@@ -370,6 +415,12 @@ pub(crate) static METHODS: &[NativeMethod] = &[
     row!(c"create", c"(I[J)J", create),
     row!(c"remove", c"(I)J", remove),
     row!(c"flush", c"(I)J", flush),
+    row!(c"clear", c"(IJJ)J", clear),
+    row!(c"createCollection", c"(I[J)J", create_collection),
+    row!(c"removeCollection", c"(II)J", remove_collection),
+    row!(c"addMember", c"(II)J", add_member),
+    row!(c"removeMember", c"(II)J", remove_member),
+    row!(c"isMember", c"(II)J", is_member),
     row!(c"result", c"([BII)J", append_result),
     row!(c"log", c"(I[B)J", log),
     row!(c"progress", c"(JJ)J", progress),

@@ -147,6 +147,39 @@ fn flush(arguments: CallArguments<'_>) -> Called {
     nothing(RING.with(|ring| ring.flush(object)))
 }
 
+fn clear(arguments: CallArguments<'_>) -> Called {
+    let (object, offset, length) = (handle(arguments, 0)?, arguments.number(1)?, arguments.number(2)?);
+    nothing(RING.with(|ring| ring.clear(object, offset, length)))
+}
+
+fn create_collection(arguments: CallArguments<'_>) -> Called {
+    let collection = handle(arguments, 0)?;
+    let (handle, number) = RING.with(|ring| ring.create_collection(collection))?;
+    let pair = vec![PythonObject::unsigned(handle.into())?, PythonObject::unsigned(number)?];
+    Ok(PythonObject::tuple(pair)?)
+}
+
+fn remove_collection(arguments: CallArguments<'_>) -> Called {
+    let (collection, force) = (handle(arguments, 0)?, small_number(arguments, 1)?);
+    nothing(RING.with(|ring| ring.remove_collection(collection, force)))
+}
+
+fn add_member(arguments: CallArguments<'_>) -> Called {
+    let (collection, object) = (handle(arguments, 0)?, handle(arguments, 1)?);
+    nothing(RING.with(|ring| ring.add_member(collection, object)))
+}
+
+fn remove_member(arguments: CallArguments<'_>) -> Called {
+    let (collection, object) = (handle(arguments, 0)?, handle(arguments, 1)?);
+    nothing(RING.with(|ring| ring.remove_member(collection, object)))
+}
+
+fn is_member(arguments: CallArguments<'_>) -> Called {
+    let (collection, object) = (handle(arguments, 0)?, handle(arguments, 1)?);
+    let is_member = RING.with(|ring| ring.is_member(collection, object))?;
+    Ok(PythonObject::flag(is_member)?)
+}
+
 fn result(arguments: CallArguments<'_>) -> Called {
     let data = arguments.bytes(0)?;
     nothing(RING.with(|ring| ring.result(data)))
@@ -252,6 +285,12 @@ pub(crate) static BUILTINS: &[BuiltinFunction] = builtins![
     create,
     remove,
     flush,
+    clear,
+    create_collection,
+    remove_collection,
+    add_member,
+    remove_member,
+    is_member,
     result,
     log,
     progress,

@@ -33,7 +33,7 @@ import sys
 from sealstone_function.local import run_function
 done = run_function(sys.argv[1], [b'hello', b''], {'a': '1'}, 'every')
 assert done.status == 0 and done.result == b'all', (done.status, done.log)
-assert done.objects == [b'hello', b'bcdef end', None] and done.log == [(3, 'checked')], done.objects
+assert done.objects == [b'hello', b'bcdef end', None, None] and done.log == [(3, 'checked')], done.objects
 failed = run_function(sys.argv[2], [b''], {'key': 'hunter2'}, 'raise')
 assert failed.status is None and failed.log[-1] == (1, 'ValueError: bad value hunter2'), failed.log
 secret = run_function(sys.argv[2], [b''], {'key': 'hunter2'}, 'raise', secret=True)

@@ -58,9 +58,62 @@ fn with_buffer<T>(
 pub(crate) fn define(linker: &mut Linker<CallState>) -> Result<()> {
     for module in IMPORT_MODULES {
         define_objects(linker, module)?;
+        define_collections(linker, module)?;
         define_run(linker, module)?;
         define_streams(linker, module)?;
     }
+    Ok(())
+}
+
+/// Adds the calls that work on a collection, and that of a range.
+fn define_collections(linker: &mut Linker<CallState>, module: &str) -> Result<()> {
+    linker.func_wrap(
+        module,
+        "osd_clear",
+        |mut guest: CallingGuest<'_>, object: u32, offset: u64, length: u64| {
+            unit(guest.data_mut().ring.clear(object, offset, length))
+        },
+    )?;
+    linker.func_wrap(
+        module,
+        "osd_create_collection",
+        |mut guest: CallingGuest<'_>, collection: u32, number: u32| {
+            result(with_memory(&mut guest, |memory, state| {
+                check_store(memory, number, NUMBER_BYTES)?;
+                let (handle, created) = state.ring.create_collection(collection)?;
+                store_value(memory, number, &created.to_le_bytes())?;
+                Ok(handle)
+            }))
+        },
+    )?;
+    linker.func_wrap(
+        module,
+        "osd_remove_collection",
+        |mut guest: CallingGuest<'_>, collection: u32, force: u32| {
+            unit(guest.data_mut().ring.remove_collection(collection, force))
+        },
+    )?;
+    linker.func_wrap(
+        module,
+        "osd_add_member",
+        |mut guest: CallingGuest<'_>, collection: u32, object: u32| {
+            unit(guest.data_mut().ring.add_member(collection, object))
+        },
+    )?;
+    linker.func_wrap(
+        module,
+        "osd_remove_member",
+        |mut guest: CallingGuest<'_>, collection: u32, object: u32| {
+            unit(guest.data_mut().ring.remove_member(collection, object))
+        },
+    )?;
+    linker.func_wrap(
+        module,
+        "osd_is_member",
+        |mut guest: CallingGuest<'_>, collection: u32, object: u32| {
+            result(guest.data_mut().ring.is_member(collection, object))
+        },
+    )?;
     Ok(())
 }
 

@@ -68,6 +68,12 @@ unsafe extern "C" {
     fn osd_create(partition: u32, number: *mut u64) -> i64;
     safe fn osd_remove(object: u32) -> i64;
     safe fn osd_flush(object: u32) -> i64;
+    safe fn osd_clear(object: u32, offset: u64, length: u64) -> i64;
+    fn osd_create_collection(collection: u32, number: *mut u64) -> i64;
+    safe fn osd_remove_collection(collection: u32, force: u32) -> i64;
+    safe fn osd_add_member(collection: u32, object: u32) -> i64;
+    safe fn osd_remove_member(collection: u32, object: u32) -> i64;
+    safe fn osd_is_member(collection: u32, object: u32) -> i64;
     fn osd_result(data: *const c_void, length: usize) -> i64;
     fn osd_log(level: u32, text: *const u8, length: usize) -> i64;
     safe fn osd_progress(done: u64, total: u64) -> i64;
@@ -193,6 +199,39 @@ pub fn create(partition: u32) -> Result<(u32, u64), FunctionErrno> {
 /// Removes an object.
 pub fn remove(object: u32) -> Result<(), FunctionErrno> {
     check(osd_remove(object)).map(drop)
+}
+
+/// Writes zeros to a range of bytes of an object, which is extended if it ends before.
+pub fn clear(object: u32, offset: u64, length: u64) -> Result<(), FunctionErrno> {
+    check(osd_clear(object, offset, length)).map(drop)
+}
+
+/// Creates a collection; returns its handle and number.
+pub fn create_collection(collection: u32) -> Result<(u32, u64), FunctionErrno> {
+    let mut number = 0;
+    // SAFETY: the call writes one number, until it returns.
+    let handle = check(unsafe { osd_create_collection(collection, &raw mut number) })?;
+    Ok((u32::try_from(handle).map_err(|_| FunctionErrno::IO)?, number))
+}
+
+/// Removes a collection. With `force` its memberships end first, otherwise it must be empty.
+pub fn remove_collection(collection: u32, force: bool) -> Result<(), FunctionErrno> {
+    check(osd_remove_collection(collection, force.into())).map(drop)
+}
+
+/// Makes an object a member of a collection.
+pub fn add_member(collection: u32, object: u32) -> Result<(), FunctionErrno> {
+    check(osd_add_member(collection, object)).map(drop)
+}
+
+/// Ends the membership of an object in a collection.
+pub fn remove_member(collection: u32, object: u32) -> Result<(), FunctionErrno> {
+    check(osd_remove_member(collection, object)).map(drop)
+}
+
+/// Whether an object is a member of a collection.
+pub fn is_member(collection: u32, object: u32) -> Result<bool, FunctionErrno> {
+    check(osd_is_member(collection, object)).map(|is_member| is_member != 0)
 }
 
 /// Returns when the written bytes of an object survive a loss of power.

@@ -35,10 +35,11 @@ pub use engine::{EngineCall, EngineObject, enter, log_panic, objects};
 #[doc(inline)]
 pub use sealstone_function_host::*;
 
-/// Calls of the engine that local hosts do not have: appends, attributes, listings, creation.
+/// Calls of the engine that local hosts do not have, such as those of attributes and collections.
 pub mod calls {
     pub use crate::engine::{
-        append, clock_ms, create, flush, get_attribute, list, punch, remove, set_attribute,
+        add_member, append, clear, clock_ms, create, create_collection, flush, get_attribute, is_member,
+        list, punch, remove, remove_collection, remove_member, set_attribute,
     };
 }
 

@@ -40,11 +40,23 @@ pub enum CallCode {
     Progress = 14,
     /// Ends the call with a status; only the engine sends it.
     Return = 15,
+    /// Writes zeros to a range of bytes of an object.
+    Clear = 16,
+    /// Creates a collection.
+    CreateCollection = 17,
+    /// Removes a collection.
+    RemoveCollection = 18,
+    /// Makes an object a member of a collection.
+    AddMember = 19,
+    /// Ends the membership of an object in a collection.
+    RemoveMember = 20,
+    /// Returns whether an object is a member of a collection.
+    IsMember = 21,
 }
 
 impl CallCode {
     /// All codes, in the order of their numbers.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 21] = [
         Self::Read,
         Self::Write,
         Self::Append,
@@ -60,6 +72,12 @@ impl CallCode {
         Self::Log,
         Self::Progress,
         Self::Return,
+        Self::Clear,
+        Self::CreateCollection,
+        Self::RemoveCollection,
+        Self::AddMember,
+        Self::RemoveMember,
+        Self::IsMember,
     ];
 
     /// Returns the code of a number.
@@ -140,7 +158,7 @@ pub struct FunctionCallRow {
     pub name: &'static str,
     /// Route of the call.
     pub transport: CallTransport,
-    /// The right that the object of the call must have; none for calls without an object.
+    /// The right that the first handle of the call must have; none for calls without an object.
     pub right: ObjectRights,
     /// Parameters in their order.
     pub parameters: &'static [CallParameter],
@@ -172,7 +190,19 @@ const fn row(
     FunctionCallRow { name, transport, right, parameters, returns: ReturnKind::Result, since_minor: 0, doc }
 }
 
+/// Returns the row of a call that version 1.1 added.
+const fn row_of_1_1(
+    name: &'static str,
+    code: CallCode,
+    right: ObjectRights,
+    parameters: &'static [CallParameter],
+    doc: &'static str,
+) -> FunctionCallRow {
+    FunctionCallRow { since_minor: 1, ..row(name, Ring(code), right, parameters, doc) }
+}
+
 const OBJECT: CallParameter = parameter("object", ParameterKind::U32);
+const COLLECTION: CallParameter = parameter("collection", ParameterKind::U32);
 const PARTITION: CallParameter = parameter("partition", ParameterKind::U32);
 const OFFSET: CallParameter = parameter("offset", ParameterKind::U64);
 const LENGTH: CallParameter = parameter("length", ParameterKind::U64);
@@ -267,7 +297,55 @@ pub static CALLS: &[FunctionCallRow] = &[
         Ring(CallCode::Flush),
         ObjectRights::MANAGE,
         &[OBJECT],
-        "Returns 0 when the written bytes of an object survive a loss of power.",
+        "Returns 0 when the changes of an object or collection survive a loss of power.",
+    ),
+    row_of_1_1(
+        "osd_clear",
+        CallCode::Clear,
+        ObjectRights::WRITE,
+        &[OBJECT, OFFSET, LENGTH],
+        "Writes zeros to a range of bytes without moving any, and extends the object if it ends before. \
+         Returns 0.",
+    ),
+    row_of_1_1(
+        "osd_create_collection",
+        CallCode::CreateCollection,
+        ObjectRights::CREATE,
+        &[COLLECTION, parameter("number", ParameterKind::NumberOut)],
+        "Creates a collection, through a handle that can create it. Returns the handle of the collection, \
+         and stores its number unless the address is null.",
+    ),
+    row_of_1_1(
+        "osd_remove_collection",
+        CallCode::RemoveCollection,
+        ObjectRights::REMOVE,
+        &[COLLECTION, parameter("force", ParameterKind::U32)],
+        "Removes a collection; its members stay. With `force` 1 their memberships end first; with 0 the \
+         collection must be empty. Returns 0.",
+    ),
+    row_of_1_1(
+        "osd_add_member",
+        CallCode::AddMember,
+        ObjectRights::SET_ATTRIBUTE,
+        &[COLLECTION, OBJECT],
+        "Makes a user object a member of a collection of its partition. The object needs the right \
+         SET_ATTR too. Returns 0, also if it is a member already.",
+    ),
+    row_of_1_1(
+        "osd_remove_member",
+        CallCode::RemoveMember,
+        ObjectRights::SET_ATTRIBUTE,
+        &[COLLECTION, OBJECT],
+        "Ends the membership of a user object in a collection. The object needs the right SET_ATTR too. \
+         Returns 0.",
+    ),
+    row_of_1_1(
+        "osd_is_member",
+        CallCode::IsMember,
+        ObjectRights::READ,
+        &[COLLECTION, OBJECT],
+        "Returns 1 if a user object is a member of a collection, otherwise 0. The object needs the right \
+         GET_ATTR.",
     ),
     row(
         "osd_result",
@@ -374,7 +452,7 @@ mod tests {
             assert_eq!(rows, usize::from(code != CallCode::Return), "{code:?}");
         }
         assert_eq!(CallCode::from_number(0), None);
-        assert_eq!(CallCode::from_number(16), None);
+        assert_eq!(CallCode::from_number(22), None);
     }
 
     #[test]

@@ -24,15 +24,15 @@ impl ObjectRights {
     pub const NONE: Self = Self(0);
     /// Reads bytes and length; lists a partition or collection.
     pub const READ: Self = Self(0x80);
-    /// Writes and punches bytes.
+    /// Writes, clears and punches bytes.
     pub const WRITE: Self = Self(0x40);
     /// Reads attributes.
     pub const GET_ATTRIBUTE: Self = Self(0x20);
     /// Sets attributes.
     pub const SET_ATTRIBUTE: Self = Self(0x10);
-    /// Creates objects in a partition.
+    /// Creates objects or collections in a partition.
     pub const CREATE: Self = Self(0x08);
-    /// Removes the object.
+    /// Removes the object or collection.
     pub const REMOVE: Self = Self(0x04);
     /// Flushes the object.
     pub const MANAGE: Self = Self(0x02);

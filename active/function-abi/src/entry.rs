@@ -22,14 +22,14 @@ pub struct SubmissionEntry {
     object: U32,
     /// Attribute page, or level of a log line.
     page: U32,
-    /// Attribute number.
+    /// Attribute number, handle of a member, or whether a removal is forced.
     number: U32,
     /// Bytes of the heap range.
     data_length: U32,
     data_offset: U64,
     /// Offset in the object, the last number listed, units of progress, or status.
     first: U64,
-    /// Length to punch, or total of progress.
+    /// Length to punch or clear, or total of progress.
     second: U64,
     reserved_end: U64,
 }
@@ -89,6 +89,9 @@ pub enum EntryError {
     /// The level of a log line is unknown.
     #[error("log level {0}")]
     LogLevel(u32),
+    /// A flag is neither 0 nor 1.
+    #[error("flag {0}")]
+    Flag(u32),
 }
 
 /// A range of the heap that ends within it: only the check constructs it.
@@ -232,6 +235,48 @@ pub enum RequestBody {
         /// All units; 0 if unknown.
         total: u64,
     },
+    /// Writes zeros to a range of an object. Result: 0.
+    Clear {
+        /// Handle of the object.
+        object: u32,
+        /// First byte in the object.
+        offset: u64,
+        /// Bytes of the range.
+        length: u64,
+    },
+    /// Creates a collection. Result: its handle; value: its number.
+    CreateCollection {
+        /// Handle that can create it.
+        collection: u32,
+    },
+    /// Removes a collection. Result: 0.
+    RemoveCollection {
+        /// Handle of the collection.
+        collection: u32,
+        /// Whether memberships end first.
+        force: bool,
+    },
+    /// Makes an object a member of a collection. Result: 0.
+    AddMember {
+        /// Handle of the collection.
+        collection: u32,
+        /// Handle of the object.
+        object: u32,
+    },
+    /// Ends a membership. Result: 0.
+    RemoveMember {
+        /// Handle of the collection.
+        collection: u32,
+        /// Handle of the object.
+        object: u32,
+    },
+    /// Requests whether an object is a member. Result: 0 or 1.
+    IsMember {
+        /// Handle of the collection.
+        collection: u32,
+        /// Handle of the object.
+        object: u32,
+    },
     /// Ends the call. The completion has no meaning.
     Return {
         /// Value that the function returned.
@@ -259,6 +304,12 @@ impl RequestBody {
             Self::Log { .. } => CallCode::Log,
             Self::Progress { .. } => CallCode::Progress,
             Self::Return { .. } => CallCode::Return,
+            Self::Clear { .. } => CallCode::Clear,
+            Self::CreateCollection { .. } => CallCode::CreateCollection,
+            Self::RemoveCollection { .. } => CallCode::RemoveCollection,
+            Self::AddMember { .. } => CallCode::AddMember,
+            Self::RemoveMember { .. } => CallCode::RemoveMember,
+            Self::IsMember { .. } => CallCode::IsMember,
         }
     }
 }
@@ -284,13 +335,14 @@ impl SubmissionEntry {
                 entry.object = object.into();
                 entry.set_data(data);
             }
-            RequestBody::Punch { object, offset, length } => {
+            RequestBody::Punch { object, offset, length } | RequestBody::Clear { object, offset, length } => {
                 entry.object = object.into();
                 entry.first = offset.into();
                 entry.second = length.into();
             }
             RequestBody::Length { object }
             | RequestBody::Create { object }
+            | RequestBody::CreateCollection { collection: object }
             | RequestBody::Remove { object }
             | RequestBody::Flush { object } => entry.object = object.into(),
             RequestBody::GetAttribute { object, page, number, buffer: data }
@@ -304,6 +356,16 @@ impl SubmissionEntry {
                 entry.object = object.into();
                 entry.first = after.into();
                 entry.set_data(buffer);
+            }
+            RequestBody::RemoveCollection { collection, force } => {
+                entry.object = collection.into();
+                entry.number = u32::from(force).into();
+            }
+            RequestBody::AddMember { collection, object }
+            | RequestBody::RemoveMember { collection, object }
+            | RequestBody::IsMember { collection, object } => {
+                entry.object = collection.into();
+                entry.number = object.into();
             }
             RequestBody::Result { data } => entry.set_data(data),
             RequestBody::Log { level, data } => {
@@ -391,6 +453,18 @@ impl SubmissionEntry {
             }
             CallCode::Progress => RequestBody::Progress { done: first, total: second },
             CallCode::Return => RequestBody::Return { status: first.cast_signed() },
+            CallCode::Clear => {
+                check_range(first, second)?;
+                RequestBody::Clear { object, offset: first, length: second }
+            }
+            CallCode::CreateCollection => RequestBody::CreateCollection { collection: object },
+            CallCode::RemoveCollection => {
+                let flag @ 0..=1 = number else { return Err(EntryError::Flag(number)) };
+                RequestBody::RemoveCollection { collection: object, force: flag == 1 }
+            }
+            CallCode::AddMember => RequestBody::AddMember { collection: object, object: number },
+            CallCode::RemoveMember => RequestBody::RemoveMember { collection: object, object: number },
+            CallCode::IsMember => RequestBody::IsMember { collection: object, object: number },
         })
     }
 
@@ -405,18 +479,31 @@ impl SubmissionEntry {
     /// Refuses values in fields that the call does not use, so that later versions can use them.
     fn check_unused(&self, code: CallCode) -> Result<(), EntryError> {
         use CallCode::{
-            Append, Create, Flush, GetAttribute, Length, List, Log, Progress, Punch, Read, Remove, Return,
-            SetAttribute, Write,
+            AddMember, Append, Clear, Create, CreateCollection, Flush, GetAttribute, IsMember, Length, List,
+            Log, Progress, Punch, Read, Remove, RemoveCollection, RemoveMember, Return, SetAttribute, Write,
         };
+        let of_collection =
+            matches!(code, CreateCollection | RemoveCollection | AddMember | RemoveMember | IsMember);
         let no_object = matches!(code, CallCode::Result | Log | Progress | Return);
         let no_page = !matches!(code, GetAttribute | SetAttribute | Log);
-        let no_number = !matches!(code, GetAttribute | SetAttribute);
-        let no_data = matches!(code, Punch | Length | Create | Remove | Flush | Progress | Return);
-        let no_first = matches!(
-            code,
-            Append | Length | GetAttribute | SetAttribute | Create | Remove | Flush | CallCode::Result | Log
-        );
-        let no_second = !matches!(code, Punch | Progress);
+        let has_number = of_collection && code != CreateCollection;
+        let no_number = !has_number && !matches!(code, GetAttribute | SetAttribute);
+        let no_data = of_collection
+            || matches!(code, Punch | Clear | Length | Create | Remove | Flush | Progress | Return);
+        let no_first = of_collection
+            || matches!(
+                code,
+                Append
+                    | Length
+                    | GetAttribute
+                    | SetAttribute
+                    | Create
+                    | Remove
+                    | Flush
+                    | CallCode::Result
+                    | Log
+            );
+        let no_second = !matches!(code, Punch | Clear | Progress);
         debug_assert!(!no_first || !matches!(code, Read | Write | List));
         let fields = [
             ("reserved", self.reserved != [0; 3] || self.reserved_end != 0),
@@ -547,6 +634,19 @@ mod tests {
             (1..=3u8, heap_range(LOG_LINE_BYTES_MAX))
                 .prop_map(|(level, data)| RequestBody::Log { level, data }),
             any::<(u64, u64)>().prop_map(|(done, total)| RequestBody::Progress { done, total }),
+            (object, object_range()).prop_map(|(object, (offset, length))| RequestBody::Clear {
+                object,
+                offset,
+                length
+            }),
+            object.prop_map(|collection| RequestBody::CreateCollection { collection }),
+            any::<(u32, bool)>()
+                .prop_map(|(collection, force)| RequestBody::RemoveCollection { collection, force }),
+            any::<(u32, u32)>()
+                .prop_map(|(collection, object)| RequestBody::AddMember { collection, object }),
+            any::<(u32, u32)>()
+                .prop_map(|(collection, object)| RequestBody::RemoveMember { collection, object }),
+            any::<(u32, u32)>().prop_map(|(collection, object)| RequestBody::IsMember { collection, object }),
             any::<i64>().prop_map(|status| RequestBody::Return { status }),
         ]
     }
@@ -560,7 +660,7 @@ mod tests {
         }
 
         #[test]
-        fn arbitrary_entries_parse_within_limits(bytes: [u8; SUBMISSION_BYTES], code in 0..20u8) {
+        fn arbitrary_entries_parse_within_limits(bytes: [u8; SUBMISSION_BYTES], code in 0..26u8) {
             let mut bytes = bytes;
             bytes[0] = code;
             let entry = SubmissionEntry::read_from_bytes(&bytes).expect("64 bytes");
@@ -588,7 +688,7 @@ mod tests {
         type Change = fn(&mut SubmissionEntry);
         let changes: [(Change, EntryError); 9] = [
             (|entry| entry.code = 0, EntryError::UnknownCode(0)),
-            (|entry| entry.code = 16, EntryError::UnknownCode(16)),
+            (|entry| entry.code = 22, EntryError::UnknownCode(22)),
             (|entry| entry.reserved[2] = 1, EntryError::NotZero("reserved")),
             (|entry| entry.reserved_end = 1.into(), EntryError::NotZero("reserved")),
             (|entry| entry.page = 1.into(), EntryError::NotZero("page")),
@@ -616,10 +716,14 @@ mod tests {
     }
 
     #[test]
-    fn odd_lists_and_levels_are_refused() {
+    fn odd_lists_levels_and_flags_are_refused() {
         let buffer = HeapRange::new(0, 12, HEAP).expect("within the heap");
         let list = SubmissionEntry::new(1, 1, &RequestBody::List { object: 0, after: 0, buffer });
         assert_eq!(list.parse(HEAP), Err(EntryError::ListLength(12)));
+        let removal = RequestBody::RemoveCollection { collection: 1, force: true };
+        let mut removal = SubmissionEntry::new(1, 1, &removal);
+        removal.number = 2.into();
+        assert_eq!(removal.parse(HEAP), Err(EntryError::Flag(2)));
         for level in [0, 4] {
             let log = SubmissionEntry::new(1, 1, &RequestBody::Log { level, data: buffer });
             assert_eq!(log.parse(HEAP), Err(EntryError::LogLevel(u32::from(level))));

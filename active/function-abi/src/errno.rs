@@ -50,6 +50,7 @@ errors! {
     TooLarge = 27, "EFBIG", "An object, a result or a value is larger than its limit.";
     NoSpace = 28, "ENOSPC", "The device or the quota is full.";
     Unsupported = 38, "ENOSYS", "The device does not implement the call.";
+    NotEmpty = 39, "ENOTEMPTY", "The collection has members.";
     BadData = 74, "EBADMSG", "The data does not have the expected format.";
     Cancelled = 125, "ECANCELED", "The job was cancelled.";
 }

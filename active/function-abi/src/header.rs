@@ -100,9 +100,9 @@ WebAssembly modules import the same names from the module `osd`.
 A function exports `osd_main`, which receives the call: method, arguments, objects and limits. A C
 function may export `start` instead. It returns 0, or a negative error number, which the caller
 receives. Objects are named by handles: the index in the object list of the call, or the value that
-`osd_create` returned. The device checks rights, range and expiry on each request. So a revoked
-capability stops a running function at its next request; `osd_read` and streams can still return
-bytes that were read ahead.
+`osd_create` or `osd_create_collection` returned. The right of a row is that of its first handle.
+The device checks rights, range and expiry on each request. So a revoked capability stops a running
+function at its next request; `osd_read` and streams can still return bytes that were read ahead.
 
 In WebAssembly an address and a length are numbers of 32 bits, and `osd_main` receives the address
 of the call in its memory. The structure is the same as in C. Buffers of streams are in this memory
@@ -164,6 +164,14 @@ fn c_prototype(row: &FunctionCallRow) -> String {
     format!("{returns} {}({parameters})", row.name)
 }
 
+/// Returns the documentation of a call, with its first version unless every version has it.
+fn documentation(row: &FunctionCallRow) -> String {
+    match row.since_minor {
+        0 => row.doc.into(),
+        minor => format!("{} Since version {API_MAJOR}.{minor}.", row.doc),
+    }
+}
+
 fn right_name(row: &FunctionCallRow) -> &'static str {
     let named = ObjectRights::NAMES.iter().find(|(right, ..)| *right == row.right);
     named.map_or("-", |(_, _, wire)| wire)
@@ -196,7 +204,7 @@ fn header() -> String {
     text.push('\n');
     text.push_str(HEADER_STRUCTURES);
     for row in CALLS {
-        text.push_str(&comment(row.doc));
+        text.push_str(&comment(&documentation(row)));
         let _ = write!(text, "{};\n\n", c_prototype(row));
     }
     text.push_str(HEADER_END);
@@ -235,7 +243,8 @@ fn page() -> String {
         }
         text.push_str("| call | right | description |\n|---|---|---|\n");
         for row in CALLS.iter().filter(|row| is_here(&row.transport)) {
-            let _ = writeln!(text, "| `{}` | {} | {} |", c_prototype(row), right_name(row), row.doc);
+            let _ =
+                writeln!(text, "| `{}` | {} | {} |", c_prototype(row), right_name(row), documentation(row));
         }
         text.push('\n');
     }

@@ -36,4 +36,4 @@ pub use errno::CallErrno;
 /// Major version of the interface: incompatible versions differ here.
 pub const API_MAJOR: u16 = 1;
 /// Minor version of the interface: later ones only add calls.
-pub const API_MINOR: u16 = 0;
+pub const API_MINOR: u16 = 1;

@@ -438,6 +438,16 @@ impl EngineRing {
         self.call(&RequestBody::Punch { object, offset, length }).map(drop)
     }
 
+    /// Writes zeros to a range of an object, which is extended if it ends before.
+    ///
+    /// # Errors
+    ///
+    /// The error of the host, or `EINVAL` if the range overflows.
+    pub fn clear(&mut self, object: u32, offset: u64, length: u64) -> Result<(), CallErrno> {
+        offset.checked_add(length).ok_or(CallErrno::Invalid)?;
+        self.call(&RequestBody::Clear { object, offset, length }).map(drop)
+    }
+
     /// Returns the length of an object.
     ///
     /// # Errors
@@ -506,7 +516,20 @@ impl EngineRing {
     ///
     /// The error of the host.
     pub fn create(&mut self, partition: u32) -> Result<(u32, u64), CallErrno> {
-        let completion = self.call(&RequestBody::Create { object: partition })?;
+        self.create_by(&RequestBody::Create { object: partition })
+    }
+
+    /// Creates a collection; returns its handle and its number.
+    ///
+    /// # Errors
+    ///
+    /// The error of the host.
+    pub fn create_collection(&mut self, collection: u32) -> Result<(u32, u64), CallErrno> {
+        self.create_by(&RequestBody::CreateCollection { collection })
+    }
+
+    fn create_by(&mut self, body: &RequestBody) -> Result<(u32, u64), CallErrno> {
+        let completion = self.call(body)?;
         let handle = u32::try_from(completion.result).map_err(|_| CallErrno::InputOutput)?;
         Ok((handle, completion.value))
     }
@@ -518,6 +541,48 @@ impl EngineRing {
     /// The error of the host.
     pub fn remove(&mut self, object: u32) -> Result<(), CallErrno> {
         self.call(&RequestBody::Remove { object }).map(drop)
+    }
+
+    /// Removes a collection. With `force` 1 its memberships end first; with 0 it must be empty.
+    ///
+    /// # Errors
+    ///
+    /// The error of the host, or `EINVAL` for another value of `force`.
+    pub fn remove_collection(&mut self, collection: u32, force: u32) -> Result<(), CallErrno> {
+        let force = match force {
+            0 => false,
+            1 => true,
+            _ => return Err(CallErrno::Invalid),
+        };
+        self.call(&RequestBody::RemoveCollection { collection, force }).map(drop)
+    }
+
+    /// Makes an object a member of a collection.
+    ///
+    /// # Errors
+    ///
+    /// The error of the host.
+    pub fn add_member(&mut self, collection: u32, object: u32) -> Result<(), CallErrno> {
+        self.call(&RequestBody::AddMember { collection, object }).map(drop)
+    }
+
+    /// Ends the membership of an object in a collection.
+    ///
+    /// # Errors
+    ///
+    /// The error of the host.
+    pub fn remove_member(&mut self, collection: u32, object: u32) -> Result<(), CallErrno> {
+        self.call(&RequestBody::RemoveMember { collection, object }).map(drop)
+    }
+
+    /// Whether an object is a member of a collection.
+    ///
+    /// # Errors
+    ///
+    /// The error of the host.
+    pub fn is_member(&mut self, collection: u32, object: u32) -> Result<bool, CallErrno> {
+        let completion = self.call(&RequestBody::IsMember { collection, object })?;
+        Ok(completion.result != 0)
     }
 
     /// Makes the written bytes of an object durable.

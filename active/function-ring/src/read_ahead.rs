@@ -171,6 +171,7 @@ impl EngineRing {
                 | RequestBody::Length { .. }
                 | RequestBody::GetAttribute { .. }
                 | RequestBody::List { .. }
+                | RequestBody::IsMember { .. }
                 | RequestBody::Result { .. }
                 | RequestBody::Log { .. }
                 | RequestBody::Progress { .. }

@@ -56,6 +56,18 @@ fn each_call_reaches_its_object() {
         assert_eq!(ring.read(2, 0, &mut buffer), Err(CallErrno::NotFound));
         assert_eq!(ring.read(9, 0, &mut buffer), Err(CallErrno::BadHandle));
         assert_eq!(ring.flush(0), Ok(()));
+        assert_eq!(ring.clear(0, u64::MAX, 1), Err(CallErrno::Invalid));
+        assert_eq!(ring.clear(0, 4, 2), Ok(()));
+        assert_eq!(ring.create_collection(0), Ok((3, FIRST_NUMBER + 3)));
+        assert_eq!((ring.add_member(3, 1), ring.add_member(0, 1)), (Ok(()), Err(CallErrno::Invalid)));
+        assert_eq!((ring.is_member(3, 1), ring.is_member(3, 0)), (Ok(true), Ok(false)));
+        assert_eq!(ring.list(3, 0, &mut numbers), Ok(1));
+        assert_eq!(ring.remove_collection(3, 0), Err(CallErrno::NotEmpty));
+        assert_eq!(ring.remove_collection(3, 2), Err(CallErrno::Invalid));
+        assert_eq!((ring.remove_member(3, 1), ring.add_member(3, 0)), (Ok(()), Ok(())));
+        assert_eq!(ring.remove_member(3, 1), Err(CallErrno::NotFound));
+        assert_eq!(ring.remove_collection(3, 1), Ok(()));
+        assert_eq!(ring.is_member(3, 0), Err(CallErrno::NotFound));
         assert_eq!(ring.result(b"done"), Ok(()));
         assert_eq!(ring.log(2, "warn\u{e9}".as_bytes()), Ok(()));
         assert_eq!(ring.log(4, b"level"), Err(CallErrno::Invalid));
@@ -67,7 +79,7 @@ fn each_call_reaches_its_object() {
     let mut device = MemoryDevice::new(&[b"", b"hello"]);
     assert_eq!(device.run(&mut host, "all", b"a=1"), Ok(7));
     engine.join().expect("no failed assertion");
-    assert_eq!(device.objects[0].as_deref(), Some(&b"\0xyz!"[..]));
+    assert_eq!(device.objects[0].as_deref(), Some(&b"\0xyz\0\0"[..]));
     assert_eq!(device.attributes[&(0, 0x10000, 2)], b"value");
     assert_eq!((&device.result[..], device.progress, &device.flushed[..]), (&b"done"[..], (3, 10), &[0][..]));
     assert_eq!(device.log, [(2, "warn\u{e9}".to_owned())]);
@@ -420,6 +432,7 @@ enum ModelStep {
     Write(u32, u64, Vec<u8>),
     Append(u32, Vec<u8>),
     Punch(u32, u64, u64),
+    Clear(u32, u64, u64),
     Attribute(u32, u32, Vec<u8>),
     Create,
     Remove(u32),
@@ -434,6 +447,7 @@ fn any_step() -> impl Strategy<Value = ModelStep> {
         (object.clone(), 0..9000u64, bytes.clone()).prop_map(|(o, at, b)| ModelStep::Write(o, at, b)),
         (object.clone(), bytes.clone()).prop_map(|(o, b)| ModelStep::Append(o, b)),
         (object.clone(), 0..9000u64, 0..3000u64).prop_map(|(o, at, n)| ModelStep::Punch(o, at, n)),
+        (object.clone(), 0..9000u64, 0..3000u64).prop_map(|(o, at, n)| ModelStep::Clear(o, at, n)),
         (object.clone(), 1..4u32, bytes.clone()).prop_map(|(o, n, b)| ModelStep::Attribute(o, n, b)),
         Just(ModelStep::Create),
         object.prop_map(ModelStep::Remove),
@@ -477,6 +491,15 @@ fn apply(model: &mut MemoryDevice, step: &ModelStep) -> Result<Vec<u8>, CallErrn
             bytes.drain(start..end);
             Ok(Vec::new())
         }
+        ModelStep::Clear(handle, offset, length) => {
+            let bytes = object(model, *handle)?;
+            if *length > 0 {
+                let (start, end) = (*offset as usize, (offset + length) as usize);
+                bytes.resize(bytes.len().max(end), 0);
+                bytes[start..end].fill(0);
+            }
+            Ok(Vec::new())
+        }
         ModelStep::Attribute(handle, number, value) => {
             object(model, *handle)?;
             if value.is_empty() {
@@ -513,6 +536,7 @@ fn run_step(ring: &mut EngineRing, step: &ModelStep) -> Result<Vec<u8>, CallErrn
         ModelStep::Write(object, offset, data) => ring.write(*object, *offset, data).map(|_| nothing()),
         ModelStep::Append(object, data) => ring.append(*object, data).map(|_| nothing()),
         ModelStep::Punch(object, offset, length) => ring.punch(*object, *offset, *length).map(|()| nothing()),
+        ModelStep::Clear(object, offset, length) => ring.clear(*object, *offset, *length).map(|()| nothing()),
         ModelStep::Attribute(object, number, value) => {
             ring.set_attribute(*object, 1, *number, value).map(|()| nothing())
         }

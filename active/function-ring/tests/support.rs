@@ -1,7 +1,7 @@
 //! A device in memory that serves the requests of an engine, for the tests of several crates.
 #![allow(dead_code, reason = "each program uses a part")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
@@ -23,6 +23,8 @@ pub(crate) struct MemoryDevice {
     pub(crate) objects: Vec<Option<Vec<u8>>>,
     /// Attributes by handle, page and number.
     pub(crate) attributes: BTreeMap<(u32, u32, u32), Vec<u8>>,
+    /// Members by the handle of their collection.
+    pub(crate) members: BTreeMap<u32, BTreeSet<u32>>,
     /// Result of the call.
     pub(crate) result: Vec<u8>,
     /// Lines of the log.
@@ -105,9 +107,11 @@ impl MemoryDevice {
                 }
                 Ok((0, 0))
             }
-            RequestBody::List { after, buffer, .. } => {
+            RequestBody::List { object, after, buffer } => {
+                let members = self.members.get(&object);
                 let numbers = (0..self.objects.len() as u64).filter(|&handle| {
-                    self.objects[handle as usize].is_some() && FIRST_NUMBER + handle > after
+                    let is_listed = members.is_none_or(|members| members.contains(&(handle as u32)));
+                    is_listed && self.objects[handle as usize].is_some() && FIRST_NUMBER + handle > after
                 });
                 let bytes: Vec<u8> = numbers
                     .take(buffer.length() as usize / 8)
@@ -148,8 +152,48 @@ impl MemoryDevice {
                 self.progress = (done, total);
                 Ok((0, 0))
             }
+            RequestBody::Clear { object, offset, length } => {
+                let target = self.object(object)?;
+                if length > 0 {
+                    let (start, end) = (offset as usize, (offset + length) as usize);
+                    target.resize(target.len().max(end), 0);
+                    target[start..end].fill(0);
+                }
+                Ok((0, 0))
+            }
+            RequestBody::CreateCollection { .. } => {
+                self.objects.push(Some(Vec::new()));
+                let handle = self.objects.len() as u64 - 1;
+                self.members.insert(handle as u32, BTreeSet::new());
+                Ok((handle as i64, FIRST_NUMBER + handle))
+            }
+            RequestBody::RemoveCollection { collection, force } => {
+                if !force && !self.collection(collection)?.is_empty() {
+                    return Err(CallErrno::NotEmpty);
+                }
+                self.members.remove(&collection).ok_or(CallErrno::Invalid)?;
+                self.objects[collection as usize] = None;
+                Ok((0, 0))
+            }
+            RequestBody::AddMember { collection, object } => {
+                self.object(object)?;
+                self.collection(collection)?.insert(object);
+                Ok((0, 0))
+            }
+            RequestBody::RemoveMember { collection, object } => {
+                let was_member = self.collection(collection)?.remove(&object);
+                if was_member { Ok((0, 0)) } else { Err(CallErrno::NotFound) }
+            }
+            RequestBody::IsMember { collection, object } => {
+                Ok((self.collection(collection)?.contains(&object).into(), 0))
+            }
             RequestBody::Return { .. } => Err(CallErrno::Invalid),
         }
+    }
+
+    fn collection(&mut self, handle: u32) -> Result<&mut BTreeSet<u32>, CallErrno> {
+        self.object(handle)?;
+        self.members.get_mut(&handle).ok_or(CallErrno::Invalid)
     }
 
     /// Serves one request if one arrives within 20 ms; returns the status if the call returned.

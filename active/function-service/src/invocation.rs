@@ -455,17 +455,34 @@ impl Invocation<'_> {
                 let object = self.object(object)?;
                 self.list(&*object, after, buffer)
             }
-            RequestBody::Create { object } => {
-                let partition = self.object(object)?;
-                let handle = u32::try_from(self.objects.len()).unwrap_or(u32::MAX);
-                if handle >= HANDLES_MAX {
-                    self.handles_used_up = true;
-                    return Err(CallErrno::NoMemory);
-                }
-                let created = self.granted(partition.create())?;
-                let number = created.object().object;
-                self.objects.push(created);
-                Ok((i64::from(handle), number))
+            RequestBody::Create { object } => self.create(object, |partition| partition.create()),
+            RequestBody::CreateCollection { collection } => {
+                self.create(collection, |collection| collection.create_collection())
+            }
+            RequestBody::Clear { object, offset, length } => {
+                let object = self.object(object)?;
+                self.granted(object.clear(offset, length))?;
+                Ok((0, 0))
+            }
+            RequestBody::RemoveCollection { collection, force } => {
+                let collection = self.object(collection)?;
+                self.granted(collection.remove_collection(force))?;
+                Ok((0, 0))
+            }
+            RequestBody::AddMember { collection, object } => {
+                let (collection, object) = (self.object(collection)?, self.object(object)?);
+                self.granted(collection.add_member(&*object))?;
+                Ok((0, 0))
+            }
+            RequestBody::RemoveMember { collection, object } => {
+                let (collection, object) = (self.object(collection)?, self.object(object)?);
+                self.granted(collection.remove_member(&*object))?;
+                Ok((0, 0))
+            }
+            RequestBody::IsMember { collection, object } => {
+                let (collection, object) = (self.object(collection)?, self.object(object)?);
+                let is_member = self.granted(collection.is_member(&*object))?;
+                Ok((is_member.into(), 0))
             }
             RequestBody::Remove { object } => {
                 let object = self.object(object)?;
@@ -499,6 +516,24 @@ impl Invocation<'_> {
             // The loop ends at a return.
             RequestBody::Return { .. } => Err(CallErrno::Invalid),
         }
+    }
+
+    /// Creates an object through a handle, and adds a handle of it.
+    fn create(
+        &mut self,
+        through: u32,
+        create: impl FnOnce(&dyn GrantedObject) -> Result<Arc<dyn GrantedObject>, GrantError>,
+    ) -> Completed {
+        let through = self.object(through)?;
+        let handle = u32::try_from(self.objects.len()).unwrap_or(u32::MAX);
+        if handle >= HANDLES_MAX {
+            self.handles_used_up = true;
+            return Err(CallErrno::NoMemory);
+        }
+        let created = self.granted(create(&*through))?;
+        let number = created.object().object;
+        self.objects.push(created);
+        Ok((i64::from(handle), number))
     }
 
     fn object(&self, handle: u32) -> Result<Arc<dyn GrantedObject>, CallErrno> {
@@ -553,6 +588,7 @@ pub(crate) const fn call_errno(error: GrantError) -> CallErrno {
         GrantError::Invalid => CallErrno::Invalid,
         GrantError::TooLarge => CallErrno::TooLarge,
         GrantError::NoSpace => CallErrno::NoSpace,
+        GrantError::NotEmpty => CallErrno::NotEmpty,
         GrantError::Io => CallErrno::InputOutput,
     }
 }

@@ -19,7 +19,7 @@ use sealstone_osd_device::{GrantError, GrantedList, GrantedObject};
 const LOCAL_PARTITION: u64 = 0x10000;
 /// Number of the first of these objects.
 const FIRST_OBJECT: u64 = 0x10000;
-/// Bytes that a removal of a range moves at once.
+/// Bytes that a removal of a range moves at once, and that a clear writes.
 const MOVE_BYTES: usize = 1 << 20;
 
 /// A local file that a function reads, and changes if it has the rights.
@@ -58,6 +58,19 @@ impl LocalFileObject {
             }
         }
         Ok(done)
+    }
+
+    /// Writes zeros up to the end of the file, and extends it by a hole.
+    fn fill_with_zeros(&self, offset: u64, end: u64) -> io::Result<()> {
+        let size = self.file.metadata()?.len();
+        let zeros = vec![0; MOVE_BYTES];
+        let mut at = offset;
+        while at < end.min(size) {
+            let part = usize::try_from(end.min(size) - at).unwrap_or(MOVE_BYTES).min(MOVE_BYTES);
+            self.file.write_all_at(&zeros[..part], at)?;
+            at += part as u64;
+        }
+        if end > size { self.file.set_len(end) } else { Ok(()) }
     }
 
     fn move_down(&self, to: u64, from: u64, size: u64) -> io::Result<()> {
@@ -135,6 +148,16 @@ impl GrantedObject for LocalFileObject {
         self.move_down(offset, from, size).map_err(|error| failed(&error))
     }
 
+    fn clear(&self, offset: u64, length: u64) -> Result<(), GrantError> {
+        self.require(Permissions::WRITE)?;
+        let end = offset.checked_add(length).ok_or(GrantError::Invalid)?;
+        if length == 0 {
+            return Ok(());
+        }
+        let _guard = self.moving.write();
+        self.fill_with_zeros(offset, end).map_err(|error| failed(&error))
+    }
+
     fn length(&self) -> Result<u64, GrantError> {
         self.require(Permissions::READ)?;
         self.size()
@@ -194,12 +217,32 @@ mod tests {
         assert_eq!(reader.read(u64::MAX, &mut buffer), Ok(0));
         assert_eq!(reader.write(0, b"x"), Err(GrantError::AccessDenied));
         assert_eq!(reader.punch(0, 1), Err(GrantError::AccessDenied));
+        assert_eq!(reader.clear(0, 1), Err(GrantError::AccessDenied));
         assert_eq!(reader.append(b"x"), Err(GrantError::AccessDenied));
         assert_eq!(reader.remove(), Err(GrantError::AccessDenied));
         let writer = object(b"0123456789", Permissions::WRITE);
         assert_eq!(writer.read(0, &mut buffer), Err(GrantError::AccessDenied));
         assert_eq!(writer.write(9, b"ab"), Ok(()));
         assert_eq!(writer.write(u64::MAX, b"x"), Err(GrantError::TooLarge));
+    }
+
+    #[test]
+    fn clear_zeroes_and_extends_local_file() {
+        let object = object(&[7; 3 * MOVE_BYTES], Permissions::READ | Permissions::WRITE);
+        object.clear(10, 2 * MOVE_BYTES as u64).unwrap();
+        let mut found = vec![9; 3 * MOVE_BYTES];
+        assert_eq!(object.read(0, &mut found), Ok(3 * MOVE_BYTES));
+        let zeros = 10..2 * MOVE_BYTES + 10;
+        assert!(found.iter().enumerate().all(|(at, byte)| *byte == if zeros.contains(&at) { 0 } else { 7 }));
+        object.clear(3 * MOVE_BYTES as u64 - 1, 100).unwrap();
+        assert_eq!(object.length(), Ok(3 * MOVE_BYTES as u64 + 99));
+        assert_eq!(object.read(3 * MOVE_BYTES as u64 - 2, &mut found[..3]), Ok(3));
+        assert_eq!(found[..3], [7, 0, 0]);
+        assert_eq!(object.clear(u64::MAX, 0), Ok(()));
+        assert_eq!(object.clear(u64::MAX, 1), Err(GrantError::Invalid));
+        assert_eq!(object.clear(1 << 63, 1), Err(GrantError::TooLarge));
+        assert_eq!(object.create_collection().err(), Some(GrantError::Invalid));
+        assert_eq!(object.add_member(&object), Err(GrantError::Invalid));
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! removed if the run fails. A crash of the device during a commit can apply a part of it.
 //! Truth: docs/adr/0069-function-service.md.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -73,7 +74,10 @@ impl StagedOutput {
     pub(crate) fn discard(&self) {
         for object in self.objects.lock().iter().filter(|object| object.created) {
             // Without the right REMOVE the object stays, and is empty.
-            let _ = object.base.remove();
+            let _ = match object.kind() {
+                ObjectType::Collection => object.base.remove_collection(true),
+                _ => object.base.remove(),
+            };
         }
     }
 }
@@ -89,7 +93,17 @@ struct StagedChanges {
     /// count from the first one.
     has_unknown_length: bool,
     attributes: BTreeMap<(u32, u32), Vec<u8>>,
+    /// Objects that become members of this collection, or cease to be.
+    members: BTreeMap<ObjectId, StagedMembership>,
     is_removed: bool,
+    /// Whether the memberships of a removed collection end first.
+    has_forced_removal: bool,
+}
+
+/// A change of a collection.
+struct StagedMembership {
+    object: Arc<dyn GrantedObject>,
+    joins: bool,
 }
 
 /// An object with its staged changes.
@@ -178,7 +192,38 @@ impl StagedObject {
         for ((page, number), value) in &changes.attributes {
             self.base.set_attribute(AttributeId::new(*page, *number), value)?;
         }
-        if changes.is_removed { self.base.remove() } else { Ok(()) }
+        for member in changes.members.values() {
+            match member.joins {
+                true => self.base.add_member(&*member.object)?,
+                // The run may have added it before.
+                false => match self.base.remove_member(&*member.object) {
+                    Err(GrantError::NotFound) => {}
+                    done => done?,
+                },
+            }
+        }
+        match (changes.is_removed, self.kind()) {
+            (false, _) => Ok(()),
+            (true, ObjectType::Collection) => self.base.remove_collection(changes.has_forced_removal),
+            (true, _) => self.base.remove(),
+        }
+    }
+
+    /// Stages a membership of an object in this collection.
+    fn stage_member(&self, member: &dyn GrantedObject, joins: bool) -> Result<(), GrantError> {
+        let member = staged(member)?;
+        let fits = self.kind() == ObjectType::Collection && member.kind() == ObjectType::User;
+        if !fits || self.object().partition != member.object().partition {
+            return Err(GrantError::Invalid);
+        }
+        self.require(Permissions::SET_ATTR)?;
+        member.require(Permissions::SET_ATTR)?;
+        drop(member.present()?);
+        let mut changes = self.present()?;
+        self.budget.take(ENTRY_BYTES)?;
+        let change = StagedMembership { object: Arc::clone(&member.base), joins };
+        changes.members.insert(member.object(), change);
+        Ok(())
     }
 
     /// Returns the changes of an object that the run has not removed.
@@ -186,6 +231,11 @@ impl StagedObject {
         let changes = self.changes.lock();
         if changes.is_removed { Err(GrantError::NotFound) } else { Ok(changes) }
     }
+}
+
+/// Returns the staged object behind a handle; all handles of a run are staged, or none.
+fn staged(object: &dyn GrantedObject) -> Result<&StagedObject, GrantError> {
+    object.as_any().and_then(|object| object.downcast_ref()).ok_or(GrantError::Invalid)
 }
 
 impl GrantedObject for StagedObject {
@@ -271,6 +321,20 @@ impl GrantedObject for StagedObject {
         Err(GrantError::Invalid)
     }
 
+    /// The zeros are staged as bytes, so that they count as such.
+    fn clear(&self, offset: u64, length: u64) -> Result<(), GrantError> {
+        self.require(Permissions::WRITE)?;
+        offset.checked_add(length).ok_or(GrantError::Invalid)?;
+        if !self.range().permits(offset, length) {
+            return Err(GrantError::AccessDenied);
+        }
+        // Before memory is allocated for them.
+        if length > self.budget.0.load(Ordering::Relaxed) {
+            return Err(GrantError::TooLarge);
+        }
+        self.write(offset, &vec![0; usize::try_from(length).map_err(|_| GrantError::TooLarge)?])
+    }
+
     fn length(&self) -> Result<u64, GrantError> {
         let changes = self.present()?;
         Ok(self.base.length()?.max(changes.end()))
@@ -314,6 +378,48 @@ impl GrantedObject for StagedObject {
     /// Bytes are durable after the commit only.
     fn flush(&self) -> Result<(), GrantError> {
         self.present().and_then(|_| self.require(Permissions::OBJ_MGMT))
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
+    }
+
+    fn create_collection(&self) -> Result<Arc<dyn GrantedObject>, GrantError> {
+        let stage = self.stage.upgrade().ok_or(GrantError::Io)?;
+        self.budget.take(ENTRY_BYTES)?;
+        Ok(stage.add(self.base.create_collection()?, true))
+    }
+
+    /// Whether a collection is empty is known at the commit only.
+    fn remove_collection(&self, force: bool) -> Result<(), GrantError> {
+        if self.kind() != ObjectType::Collection {
+            return Err(GrantError::Invalid);
+        }
+        self.require(Permissions::REMOVE)?;
+        let mut changes = self.present()?;
+        (changes.is_removed, changes.has_forced_removal) = (true, force);
+        Ok(())
+    }
+
+    fn add_member(&self, member: &dyn GrantedObject) -> Result<(), GrantError> {
+        self.stage_member(member, true)
+    }
+
+    fn remove_member(&self, member: &dyn GrantedObject) -> Result<(), GrantError> {
+        // Without the rights to look, an object that is no member is not noticed.
+        match self.is_member(member) {
+            Ok(false) => Err(GrantError::NotFound),
+            Ok(true) | Err(GrantError::AccessDenied) => self.stage_member(member, false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn is_member(&self, member: &dyn GrantedObject) -> Result<bool, GrantError> {
+        let member = staged(member)?;
+        let stored = self.base.is_member(&*member.base)?;
+        drop(member.present()?);
+        let changes = self.present()?;
+        Ok(changes.members.get(&member.object()).map_or(stored, |change| change.joins))
     }
 }
 

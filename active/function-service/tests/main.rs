@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests, outside of test functions")]
 
+mod collections;
 mod escapes;
 mod functions;
 mod objects;

@@ -46,6 +46,11 @@ impl GrantedMemory {
         Self::new(ObjectType::Partition, ALL, b"")
     }
 
+    /// Returns a handle that creates collections.
+    pub(crate) fn collections() -> Arc<Self> {
+        Self::new(ObjectType::Collection, ALL, b"")
+    }
+
     fn new(kind: ObjectType, rights: Permissions, bytes: &[u8]) -> Arc<Self> {
         Arc::new(Self {
             kind,
@@ -137,6 +142,22 @@ impl GrantedObject for GrantedMemory {
         Ok(())
     }
 
+    fn clear(&self, offset: u64, length: u64) -> Result<(), GrantError> {
+        self.require(Permissions::WRITE)?;
+        if !self.range().permits(offset, length) {
+            return Err(GrantError::AccessDenied);
+        }
+        let (start, length) = (usize::try_from(offset).unwrap(), usize::try_from(length).unwrap());
+        if start + length > 1 << 20 {
+            return Err(GrantError::NoSpace);
+        }
+        let mut bytes = self.bytes.lock();
+        let longer = bytes.len().max(start + length);
+        bytes.resize(longer, 0);
+        bytes[start..start + length].fill(0);
+        Ok(())
+    }
+
     fn length(&self) -> Result<u64, GrantError> {
         self.require(Permissions::READ)?;
         Ok(self.bytes.lock().len() as u64)
@@ -170,5 +191,48 @@ impl GrantedObject for GrantedMemory {
 
     fn flush(&self) -> Result<(), GrantError> {
         Ok(())
+    }
+
+    fn as_any(&self) -> Option<&dyn std::any::Any> {
+        Some(self)
+    }
+
+    fn create_collection(&self) -> Result<Arc<dyn GrantedObject>, GrantError> {
+        self.require(Permissions::CREATE)?;
+        let child = Self::new(ObjectType::Collection, ALL, b"");
+        self.children.lock().push(Arc::clone(&child));
+        Ok(child)
+    }
+
+    fn remove_collection(&self, force: bool) -> Result<(), GrantError> {
+        self.require(Permissions::REMOVE)?;
+        if !force && !self.bytes.lock().is_empty() {
+            return Err(GrantError::NotEmpty);
+        }
+        self.is_removed.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The bytes of a collection are those of its member.
+    fn add_member(&self, member: &dyn GrantedObject) -> Result<(), GrantError> {
+        self.require(Permissions::SET_ATTR)?;
+        let member = member.as_any().and_then(|member| member.downcast_ref::<Self>());
+        *self.bytes.lock() = member.ok_or(GrantError::Invalid)?.bytes.lock().clone();
+        Ok(())
+    }
+
+    fn remove_member(&self, member: &dyn GrantedObject) -> Result<(), GrantError> {
+        self.require(Permissions::SET_ATTR)?;
+        if !self.is_member(member)? {
+            return Err(GrantError::NotFound);
+        }
+        self.bytes.lock().clear();
+        Ok(())
+    }
+
+    fn is_member(&self, member: &dyn GrantedObject) -> Result<bool, GrantError> {
+        self.require(Permissions::READ)?;
+        let member = member.as_any().and_then(|member| member.downcast_ref::<Self>());
+        Ok(*member.ok_or(GrantError::Invalid)?.bytes.lock() == *self.bytes.lock())
     }
 }

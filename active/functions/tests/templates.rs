@@ -53,6 +53,10 @@ int64_t osd_main(const osd_call *call) {
     CHECK(osd_append(0, byte, OSD_REQUEST_BYTES_MAX + 1) == -OSD_EFBIG);
     CHECK(osd_punch(0, 11, 1) == -OSD_EINVAL && osd_punch(0, 2, UINT64_MAX) == -OSD_EINVAL);
     CHECK(osd_punch(0, 2, 3) == 0 && osd_length(0) == 7);
+    CHECK(osd_clear(0, 2, UINT64_MAX) == -OSD_EINVAL && osd_clear(1, 0, 1) == -OSD_EBADF);
+    CHECK(osd_clear(0, INT64_MAX, 1) == -OSD_EFBIG);
+    CHECK(osd_clear(0, 7, 3) == 0 && osd_length(0) == 10 && osd_punch(0, 7, 3) == 0);
+    CHECK(osd_create_collection(0, NULL) == -OSD_ENOSYS);
     CHECK(osd_log(0, "x", 1) == -OSD_EINVAL && osd_log(4, "x", 1) == -OSD_EINVAL);
     int64_t reader = osd_reader_open(0, 1, UINT64_MAX);
     CHECK(reader >= 0 && osd_writer_buffer(reader, &data) == -OSD_EBADF);

@@ -53,7 +53,7 @@ impl sealstone_osd_device::FunctionRunner for ClosureService {
     fn engines(&self) -> Vec<EngineInfo> {
         let entry = EngineEntry {
             available: true,
-            api_lowest: ApiVersion::CURRENT,
+            api_lowest: ApiVersion::FIRST,
             api_highest: ApiVersion::CURRENT,
             version: "closures".into(),
             detail: String::new(),

@@ -15,7 +15,7 @@ const METHOD: Method = Method::AllData;
 fn publication(mode: u16) -> FunctionPublication {
     let description = FunctionDescription {
         engine: Some(EngineType::C),
-        api: Some((ApiVersion::CURRENT, ApiVersion::CURRENT)),
+        api: Some((ApiVersion::FIRST, ApiVersion::CURRENT)),
         version: "2.1".to_owned(),
         publisher: "tests".to_owned(),
         manifest: "method count".to_owned(),

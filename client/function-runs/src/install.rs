@@ -65,7 +65,7 @@ impl FunctionInstaller {
         let source = FunctionSource {
             file,
             engine: self.engine,
-            api: (ApiVersion::CURRENT, ApiVersion::CURRENT),
+            api: (ApiVersion::FIRST, ApiVersion::CURRENT),
             manifest: None,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             publisher: self.publisher.clone(),

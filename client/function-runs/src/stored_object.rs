@@ -74,6 +74,10 @@ impl<M: Metadata, D: Devices> GrantedObject for StoredFileObject<M, D> {
         Err(GrantError::AccessDenied)
     }
 
+    fn clear(&self, _: u64, _: u64) -> Result<(), GrantError> {
+        Err(GrantError::AccessDenied)
+    }
+
     fn length(&self) -> Result<u64, GrantError> {
         Ok(self.file.stat().size)
     }

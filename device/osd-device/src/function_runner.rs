@@ -6,6 +6,7 @@
 //! the function object have no effect on it. Objects check their authority on every operation.
 //! Truth: docs/standards/active.md.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use sealstone_osd::capability::Range;
@@ -243,6 +244,11 @@ pub trait GrantedObject: Send + Sync {
     /// # Errors
     /// [`GrantError`].
     fn punch(&self, offset: u64, length: u64) -> Result<(), GrantError>;
+    /// Writes zeros to a range; the object grows as needed.
+    ///
+    /// # Errors
+    /// [`GrantError`].
+    fn clear(&self, offset: u64, length: u64) -> Result<(), GrantError>;
     /// Returns the length, at most the end of the range.
     ///
     /// # Errors
@@ -279,6 +285,47 @@ pub trait GrantedObject: Send + Sync {
     /// # Errors
     /// [`GrantError`].
     fn flush(&self) -> Result<(), GrantError>;
+    /// Returns the handle for operations on two handles, which must be of one implementation;
+    /// `None` if there are none.
+    fn as_any(&self) -> Option<&dyn Any> {
+        None
+    }
+    /// Creates the collection of the entry, or one whose number the device chooses. Its rights are
+    /// those of this handle.
+    ///
+    /// # Errors
+    /// [`GrantError`]; a handle that creates no collections is invalid.
+    fn create_collection(&self) -> Result<Arc<dyn GrantedObject>, GrantError> {
+        Err(GrantError::Invalid)
+    }
+    /// Removes the collection. With `force` its memberships end first, otherwise it must be empty.
+    ///
+    /// # Errors
+    /// [`GrantError`]; another object is invalid.
+    fn remove_collection(&self, _force: bool) -> Result<(), GrantError> {
+        Err(GrantError::Invalid)
+    }
+    /// Makes an object a member of this collection. Both need the right to set attributes.
+    ///
+    /// # Errors
+    /// [`GrantError`]; another object, and a member of another partition, are invalid.
+    fn add_member(&self, _member: &dyn GrantedObject) -> Result<(), GrantError> {
+        Err(GrantError::Invalid)
+    }
+    /// Ends the membership of an object in this collection, with the rights as for adding it.
+    ///
+    /// # Errors
+    /// [`GrantError`]; an object that is no member is not found.
+    fn remove_member(&self, _member: &dyn GrantedObject) -> Result<(), GrantError> {
+        Err(GrantError::Invalid)
+    }
+    /// Whether an object is a member of this collection, which needs READ, and the object GET_ATTR.
+    ///
+    /// # Errors
+    /// [`GrantError`].
+    fn is_member(&self, _member: &dyn GrantedObject) -> Result<bool, GrantError> {
+        Err(GrantError::Invalid)
+    }
 }
 
 /// Some object numbers, and where to continue.
@@ -308,6 +355,9 @@ pub enum GrantError {
     /// A quota or the disk is full.
     #[error("no space")]
     NoSpace,
+    /// The collection has members.
+    #[error("the collection is not empty")]
+    NotEmpty,
     /// The store failed, or the device is busy for too long.
     #[error("input/output error")]
     Io,

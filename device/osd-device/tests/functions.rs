@@ -28,6 +28,7 @@ use sealstone_scsi::lu::LogicalUnit as _;
 use sealstone_store::{MemoryStore, ObjectStore};
 
 mod changing_code;
+mod collections;
 mod kept_policy;
 mod paper;
 mod restrictions;
@@ -73,7 +74,7 @@ impl FunctionRunner for ClosureRunner {
     fn engines(&self) -> Vec<EngineInfo> {
         let entry = EngineEntry {
             available: true,
-            api_lowest: ApiVersion::CURRENT,
+            api_lowest: ApiVersion::FIRST,
             api_highest: ApiVersion::CURRENT,
             version: "closures".into(),
             detail: String::new(),

@@ -27,6 +27,12 @@ fn bodies() -> Vec<RequestBody> {
         RequestBody::Log { level: 3, data },
         RequestBody::Progress { done: 1, total: 2 },
         RequestBody::Return { status: -5 },
+        RequestBody::Clear { object, offset: 7, length: 9 },
+        RequestBody::CreateCollection { collection: 2 },
+        RequestBody::RemoveCollection { collection: 2, force: true },
+        RequestBody::AddMember { collection: 2, object },
+        RequestBody::RemoveMember { collection: 2, object },
+        RequestBody::IsMember { collection: 2, object },
     ];
     assert_eq!(bodies.len(), CallCode::ALL.len());
     bodies

@@ -104,7 +104,7 @@ async fn publish(client: &Client, name: &str, path: &Path) -> Outcome {
     let code = std::fs::read(path).map_err(at)?;
     let description = FunctionDescription {
         engine: Some(EngineType::C),
-        api: Some((ApiVersion::CURRENT, ApiVersion::CURRENT)),
+        api: Some((ApiVersion::FIRST, ApiVersion::CURRENT)),
         ..FunctionDescription::default()
     };
     let publication =

@@ -31,6 +31,13 @@ int64_t osd_main(const osd_call *call) {
     CHECK(osd_list(0, 0, numbers, 4) == 3 && numbers[2] == number);
     CHECK(osd_remove(2) == 0 && osd_length(2) == -OSD_ENOENT);
     CHECK(osd_flush(1) == 0);
+    CHECK(osd_clear(0, 5, 2) == 0 && osd_length(0) == 7 && osd_punch(0, 5, 2) == 0);
+    CHECK(osd_clear(0, UINT64_MAX, 1) == -OSD_EINVAL);
+    CHECK(osd_create_collection(0, &number) == 3 && osd_is_member(3, 1) == 0);
+    CHECK(osd_add_member(3, 1) == 0 && osd_is_member(3, 1) == 1 && osd_list(3, 0, numbers, 4) == 1);
+    CHECK(osd_remove_collection(3, 0) == -OSD_ENOTEMPTY && osd_remove_collection(3, 2) == -OSD_EINVAL);
+    CHECK(osd_remove_member(3, 1) == 0 && osd_remove_member(3, 1) == -OSD_ENOENT);
+    CHECK(osd_add_member(1, 0) == -OSD_EINVAL && osd_remove_collection(3, 1) == 0);
     CHECK(osd_progress(1, 2) == 0);
     CHECK(osd_cancelled() == 0);
     CHECK(osd_clock() > 1500000000000);

@@ -62,6 +62,10 @@ public final class EveryCall implements OsdFunction {
         check(created.handle() == 2 && created.number() == 0x10002, created);
         osd.remove(2);
         osd.flush(0);
+        osd.clear(0, 5, 2);
+        check(text(osd.read(0)).equals("hello\0\0"), "clear");
+        osd.punch(0, 5, 2);
+        collections(osd);
         osd.progress(1, 2);
         check(!osd.isCancelled() && osd.clock() > 0, osd.clock());
         streams(osd);
@@ -70,6 +74,22 @@ public final class EveryCall implements OsdFunction {
         osd.result("a");
         osd.result(bytes("ll"));
         return 0;
+    }
+
+    private static void collections(Osd osd) throws Exception {
+        OsdObject collection = osd.createCollection(0);
+        int handle = collection.handle();
+        check(collection.kind().equals("collection") && !osd.isMember(handle, 1), collection);
+        osd.addMember(handle, 1);
+        check(osd.isMember(handle, 1) && Arrays.equals(osd.list(handle, 0), new long[] {0x10001}), "member");
+        fails(OsdException.NOT_EMPTY, () -> osd.removeCollection(handle, false));
+        osd.removeMember(handle, 1);
+        fails(OsdException.NOT_FOUND, () -> osd.removeMember(handle, 1));
+        fails(OsdException.INVALID, () -> osd.addMember(1, 0));
+        osd.addMember(handle, 1);
+        osd.removeCollection(handle, true);
+        fails(OsdException.NOT_FOUND, () -> osd.isMember(handle, 1));
+        fails(OsdException.INVALID, () -> osd.clear(0, -1, 1));
     }
 
     private static void streams(Osd osd) throws Exception {

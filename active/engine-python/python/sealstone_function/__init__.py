@@ -172,6 +172,10 @@ class Osd:
         """Removes a range of bytes."""
         _sealstone.punch(_index(handle), _index(offset), _index(length))
 
+    def clear(self, handle, offset, length):
+        """Writes zeros to a range of bytes; the object is extended if it ends before."""
+        _sealstone.clear(_index(handle), _index(offset), _index(length))
+
     def length(self, handle):
         """Returns the length of an object in bytes."""
         return _sealstone.length(_index(handle))
@@ -201,6 +205,26 @@ class Osd:
     def remove(self, handle):
         """Removes an object."""
         _sealstone.remove(_index(handle))
+
+    def create_collection(self, collection):
+        """Creates a collection; returns its handle and its number."""
+        return _sealstone.create_collection(_index(collection))
+
+    def remove_collection(self, collection, force=False):
+        """Removes a collection; its members stay. Unless ``force`` is true, it must be empty."""
+        _sealstone.remove_collection(_index(collection), 1 if force else 0)
+
+    def add_member(self, collection, handle):
+        """Makes an object a member of a collection."""
+        _sealstone.add_member(_index(collection), _index(handle))
+
+    def remove_member(self, collection, handle):
+        """Ends the membership of an object in a collection."""
+        _sealstone.remove_member(_index(collection), _index(handle))
+
+    def is_member(self, collection, handle):
+        """Whether an object is a member of a collection."""
+        return _sealstone.is_member(_index(collection), _index(handle))
 
     def flush(self, handle):
         """Returns when the written bytes of an object survive a loss of power."""

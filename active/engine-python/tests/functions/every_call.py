@@ -31,6 +31,21 @@ def run(osd: Osd, call):
     assert (handle, number) == (2, 0x10002)
     osd.remove(handle)
     osd.flush(0)
+    osd.clear(first, 5, 2)
+    assert osd.read(0) == b"hello\0\0"
+    osd.punch(0, 5, 2)
+    expect_error(errno.EINVAL, osd.clear, 0, (1 << 64) - 1, 1)
+    collection, number = osd.create_collection(0)
+    assert (collection, number) == (3, 0x10003) and osd.is_member(3, second) is False
+    osd.add_member(collection, second)
+    assert osd.is_member(3, 1) is True and list(osd.list(3)) == [0x10001]
+    expect_error(errno.ENOTEMPTY, osd.remove_collection, 3)
+    osd.remove_member(3, 1)
+    expect_error(errno.ENOENT, osd.remove_member, 3, 1)
+    expect_error(errno.EINVAL, osd.add_member, 1, 0)
+    osd.add_member(3, 1)
+    osd.remove_collection(3, force=True)
+    expect_error(errno.ENOENT, osd.is_member, 3, 1)
     osd.progress(1, 2)
     assert osd.cancelled() is False and osd.clock() > 0
     assert b"".join(osd.stream(0)) == b"hello" and [bytes(v) for v in osd.views(0, 1, 2)] == [b"el"]

@@ -6,6 +6,9 @@ use super::*;
 
 /// An object in memory with the rules of a granted one.
 struct MemoryObject {
+    kind: ObjectType,
+    number: u64,
+    members: Mutex<std::collections::BTreeSet<u64>>,
     rights: Permissions,
     bytes: Mutex<Vec<u8>>,
     attributes: Mutex<BTreeMap<(u32, u32), Vec<u8>>>,
@@ -15,7 +18,14 @@ struct MemoryObject {
 
 impl MemoryObject {
     fn new(rights: Permissions, bytes: &[u8]) -> Arc<Self> {
+        Self::of_kind(ObjectType::User, 0x10001, rights, bytes)
+    }
+
+    fn of_kind(kind: ObjectType, number: u64, rights: Permissions, bytes: &[u8]) -> Arc<Self> {
         Arc::new(Self {
+            kind,
+            number,
+            members: Mutex::default(),
             rights,
             bytes: Mutex::new(bytes.to_vec()),
             attributes: Mutex::default(),
@@ -31,11 +41,11 @@ impl MemoryObject {
 
 impl GrantedObject for MemoryObject {
     fn object(&self) -> ObjectId {
-        ObjectId::new(0x10000, 0x10001)
+        ObjectId::new(0x10000, self.number)
     }
 
     fn kind(&self) -> ObjectType {
-        ObjectType::User
+        self.kind
     }
 
     fn rights(&self) -> Permissions {
@@ -79,6 +89,10 @@ impl GrantedObject for MemoryObject {
         Err(GrantError::Invalid)
     }
 
+    fn clear(&self, _: u64, _: u64) -> Result<(), GrantError> {
+        Err(GrantError::Io)
+    }
+
     fn length(&self) -> Result<u64, GrantError> {
         self.require(Permissions::READ)?;
         Ok(self.bytes.lock().len() as u64)
@@ -111,6 +125,38 @@ impl GrantedObject for MemoryObject {
 
     fn flush(&self) -> Result<(), GrantError> {
         Ok(())
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
+    }
+
+    fn create_collection(&self) -> Result<Arc<dyn GrantedObject>, GrantError> {
+        let child = Self::of_kind(ObjectType::Collection, 0x10009, self.rights, b"");
+        self.children.lock().push(Arc::clone(&child));
+        Ok(child)
+    }
+
+    fn remove_collection(&self, force: bool) -> Result<(), GrantError> {
+        let is_empty = self.members.lock().is_empty();
+        *self.is_removed.lock() = force || is_empty;
+        if force || is_empty { Ok(()) } else { Err(GrantError::NotEmpty) }
+    }
+
+    fn add_member(&self, member: &dyn GrantedObject) -> Result<(), GrantError> {
+        self.members.lock().insert(member.object().object);
+        Ok(())
+    }
+
+    fn remove_member(&self, member: &dyn GrantedObject) -> Result<(), GrantError> {
+        match self.members.lock().remove(&member.object().object) {
+            true => Ok(()),
+            false => Err(GrantError::NotFound),
+        }
+    }
+
+    fn is_member(&self, member: &dyn GrantedObject) -> Result<bool, GrantError> {
+        Ok(self.members.lock().contains(&member.object().object))
     }
 }
 
@@ -252,4 +298,64 @@ proptest! {
         stage.commit().unwrap();
         prop_assert_eq!(content(&*direct), content(&*base));
     }
+}
+
+#[test]
+fn staged_clear_is_applied_at_commit() {
+    let base = MemoryObject::new(ALL, b"0123456789");
+    let stage = StagedOutput::new(10_000);
+    let object = stage.wrap(base.clone());
+    object.clear(8, 4).unwrap();
+    assert_eq!(content(&*object), b"01234567\0\0\0\0");
+    assert_eq!(content(&*base), b"0123456789");
+    assert_eq!(object.clear(0, 1 << 60), Err(GrantError::TooLarge), "beyond what can be staged");
+    assert_eq!(object.clear(1, u64::MAX), Err(GrantError::Invalid));
+    stage.commit().unwrap();
+    assert_eq!(content(&*base), b"01234567\0\0\0\0");
+    let reader = StagedOutput::new(100).wrap(MemoryObject::new(Permissions::READ, b"x"));
+    assert_eq!(reader.clear(0, 1), Err(GrantError::AccessDenied));
+}
+
+#[test]
+fn staged_memberships_are_applied_at_commit() {
+    let collection = MemoryObject::of_kind(ObjectType::Collection, 0x10009, ALL, b"");
+    let members = [0x10001, 0x10002].map(|number| MemoryObject::of_kind(ObjectType::User, number, ALL, b""));
+    collection.add_member(&*members[1]).unwrap();
+    let stage = StagedOutput::new(1 << 20);
+    let staged = stage.wrap(collection.clone());
+    let [first, second] = members.map(|member| stage.wrap(member));
+    staged.add_member(&*first).unwrap();
+    staged.remove_member(&*second).unwrap();
+    assert_eq!((staged.is_member(&*first), staged.is_member(&*second)), (Ok(true), Ok(false)));
+    assert_eq!(staged.remove_member(&*second), Err(GrantError::NotFound));
+    assert_eq!(first.add_member(&*staged), Err(GrantError::Invalid), "no collection");
+    assert_eq!(Vec::from_iter(collection.members.lock().iter().copied()), [0x10002]);
+    stage.commit().unwrap();
+    assert_eq!(Vec::from_iter(collection.members.lock().iter().copied()), [0x10001]);
+    // A member that joins and leaves in one run.
+    let stage = StagedOutput::new(1 << 20);
+    let (staged, third) = (stage.wrap(collection.clone()), stage.wrap(MemoryObject::new(ALL, b"")));
+    staged.remove_member(&*third).unwrap();
+    staged.add_member(&*third).unwrap();
+    staged.remove_member(&*third).unwrap();
+    stage.commit().unwrap();
+    assert!(collection.members.lock().is_empty());
+}
+
+#[test]
+fn created_collection_is_removed_unless_committed() {
+    let base = MemoryObject::of_kind(ObjectType::Collection, 0, ALL, b"");
+    let stage = StagedOutput::new(1 << 20);
+    let created = stage.wrap(base.clone()).create_collection().unwrap();
+    created.remove_collection(false).unwrap();
+    assert_eq!(created.remove_collection(false), Err(GrantError::NotFound));
+    let children = base.children.lock();
+    assert!(!*children[0].is_removed.lock(), "until the commit");
+    stage.commit().unwrap();
+    assert!(*children[0].is_removed.lock());
+    drop(children);
+    let stage = StagedOutput::new(1 << 20);
+    stage.wrap(base.clone()).create_collection().unwrap();
+    stage.discard();
+    assert!(*base.children.lock()[1].is_removed.lock());
 }

@@ -4,7 +4,7 @@
  *
  * Each file is an object of the call. Files are written to only by functions that write. The
  * result goes to standard output, the log to standard error. Calls for attributes, lists, new
- * objects and removal return ENOSYS. All other calls check their arguments as a device does.
+ * objects, collections and removal return ENOSYS. All other calls check their arguments as a device does.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -153,6 +153,27 @@ int64_t osd_punch(uint32_t object, uint64_t offset, uint64_t length) {
     return ftruncate(files[object], (off_t)offset) < 0 ? failed() : 0;
 }
 
+/* Writes zeros to a range; the file is extended if it ends before. */
+int64_t osd_clear(uint32_t object, uint64_t offset, uint64_t length) {
+    static const char zeros[65536];
+    if (length > UINT64_MAX - offset)
+        return -OSD_EINVAL;
+    int64_t error = check_object(object, OSD_WRITE);
+    if (error < 0)
+        return error;
+    if (length > 0 && offset + length > INT64_MAX)
+        return -OSD_EFBIG;
+    while (length > 0) {
+        size_t part = length < sizeof zeros ? (size_t)length : sizeof zeros;
+        int64_t written = write_file(object, offset, zeros, part);
+        if (written < 0)
+            return written;
+        offset += part;
+        length -= part;
+    }
+    return 0;
+}
+
 int64_t osd_get_attribute(uint32_t object, uint32_t page, uint32_t number, void *buffer, size_t capacity) {
     (void)object, (void)page, (void)number, (void)buffer, (void)capacity;
     return -OSD_ENOSYS;
@@ -175,6 +196,31 @@ int64_t osd_create(uint32_t partition, uint64_t *number) {
 
 int64_t osd_remove(uint32_t object) {
     (void)object;
+    return -OSD_ENOSYS;
+}
+
+int64_t osd_create_collection(uint32_t collection, uint64_t *number) {
+    (void)collection, (void)number;
+    return -OSD_ENOSYS;
+}
+
+int64_t osd_remove_collection(uint32_t collection, uint32_t force) {
+    (void)collection, (void)force;
+    return -OSD_ENOSYS;
+}
+
+int64_t osd_add_member(uint32_t collection, uint32_t object) {
+    (void)collection, (void)object;
+    return -OSD_ENOSYS;
+}
+
+int64_t osd_remove_member(uint32_t collection, uint32_t object) {
+    (void)collection, (void)object;
+    return -OSD_ENOSYS;
+}
+
+int64_t osd_is_member(uint32_t collection, uint32_t object) {
+    (void)collection, (void)object;
     return -OSD_ENOSYS;
 }
 

@@ -214,7 +214,7 @@ impl FunctionRun {
             timeout_ms: TIMEOUT_DEFAULT_MS,
             secret_arguments: false,
             commit_on_success: false,
-            api: ApiVersion::CURRENT,
+            api: ApiVersion::FIRST,
             result_max: RESULT_DEFAULT_MAX,
             long_results: true,
             on_start: None,

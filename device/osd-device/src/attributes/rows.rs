@@ -50,7 +50,7 @@ pub(crate) const DIGESTS: u32 = 0xF006;
 pub(crate) const FROZEN_AUDITS: u32 = 0xF005;
 /// Vendor page of the root about a file system that the device shares with other users.
 pub(crate) const SHARED_SPACE: u32 = 0xF007;
-/// Vendor page of an object that a function created: U+F008h.
+/// Vendor page of an object or collection that a function created: U+F008h, C+F008h.
 pub(crate) const CREATOR: u32 = 0xF008;
 /// Reserved page with internal state that no client can access.
 pub(crate) const INTERNAL: u32 = 0xEFFF_FF00;
@@ -437,6 +437,10 @@ rows! {
         0x1..=0x1, Exactly(16), SetRule::Never, Stored(&[]);
         0x2..=0x2, Exactly(20), SetRule::Never, Stored(&[]);
     }
+    Collection COLLECTION + CREATOR: {
+        0x1..=0x1, Exactly(16), SetRule::Never, Stored(&[]);
+        0x2..=0x2, Exactly(20), SetRule::Never, Stored(&[]);
+    }
     Partition PARTITION + FUNCTIONS: {
         0x1..=0x1, Exactly(1), SetRule::FunctionPolicy, Stored(&[0]);
         0x1000..=0x10FF, Exactly(function::PUBLIC_KEY_LEN), SetRule::Stored, Stored(&[]);
@@ -550,7 +554,7 @@ pub(crate) fn identification(kind: ObjectType, page: u32) -> Option<[u8; 40]> {
         PageKind::Own if page == ROOT + FUNCTIONS => Some(*FUNCTION_ENGINES),
         PageKind::Own if page == PARTITION + FUNCTIONS => Some(*FUNCTION_POLICY),
         PageKind::Own if page == USER + FUNCTIONS => Some(*FUNCTION_NAME),
-        PageKind::Own if page == USER + CREATOR => Some(*CREATOR_NAME),
+        PageKind::Own if page == base(kind) + CREATOR => Some(*CREATOR_NAME),
         PageKind::Own if page == base(kind) + BOOT_EPOCH_PAGE => Some(*DEVICE_LIFE),
         PageKind::Own if page == base(kind) + DUPLICATES => Some(*PARTITION_DUPLICATES),
         PageKind::Own if page == base(kind) + DIGESTS => Some(*PARTITION_DIGESTS),
@@ -606,7 +610,7 @@ mod tests {
             let of_partitions = [PARTITION + DUPLICATES, PARTITION + DIGESTS, PARTITION + FUNCTIONS];
             let of_root = [ROOT + SEALSTONE, ROOT + FROZEN_AUDITS, ROOT + SHARED_SPACE, ROOT + FUNCTIONS];
             let ours = [USER + SEALSTONE, USER + BOOT_EPOCH_PAGE, USER + FUNCTIONS, USER + CREATOR];
-            let own = [&of_partitions[..], &of_root, &ours].concat();
+            let own = [&of_partitions[..], &of_root, &ours, &[COLLECTION + CREATOR]].concat();
             !own.contains(&row.page)
         }) {
             for number in [row.first, row.last] {

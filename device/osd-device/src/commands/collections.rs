@@ -92,7 +92,7 @@ pub(crate) fn create(run: &CommandRun<'_>, requested: ObjectId) -> Result<Comman
 
 /// Creates an empty collection. The caller has an exclusive lock of the partition, and of the id if
 /// it is given.
-fn make(
+pub(crate) fn make(
     device: &OsdDevice,
     requested: ObjectId,
     kind: CollectionKind,
@@ -166,16 +166,22 @@ pub(crate) fn unmake(steps: &StepControl<'_>, id: ObjectId) -> Result<(), OsdRef
 
 /// REMOVE COLLECTION. The members stay; with `force` their memberships end first.
 pub(crate) fn remove(run: &CommandRun<'_>, id: ObjectId, force: bool) -> Result<CommandResult, OsdRefusal> {
-    let device = run.device;
+    remove_steps(run.steps, id, force)?;
+    Ok(CommandResult { effect: ObjectEffect::Removed, ..CommandResult::of(id) })
+}
+
+/// Removes a collection step by step; each step acquires its locks and checks the authority.
+pub(crate) fn remove_steps(steps: &StepControl<'_>, id: ObjectId, force: bool) -> Result<(), OsdRefusal> {
+    let device = steps.device;
     if kind(device, id)? == CollectionKind::Spontaneous {
         return Err(OsdFailure::Field(failure::OBJECT).into());
     }
     for _ in 0..ROUNDS_MAX {
         if force {
-            disband(run.steps, id)?;
+            disband(steps, id)?;
         }
-        let _guards = run.steps.acquire(LockScope::Populate(id));
-        run.steps.authority()?;
+        let _guards = steps.acquire(LockScope::Populate(id));
+        steps.authority()?;
         if device.running.is_active(id) {
             return Err(OsdFailure::Field(failure::OBJECT).into());
         }
@@ -189,7 +195,7 @@ pub(crate) fn remove(run: &CommandRun<'_>, id: ObjectId, force: bool) -> Result<
         device.catalog.retire(created_ms);
         device.cache.forget(id);
         let _ = device.cache.take(id);
-        return Ok(CommandResult { effect: ObjectEffect::Removed, ..CommandResult::of(id) });
+        return Ok(());
     }
     Err(OsdFailure::NotEmpty.into())
 }

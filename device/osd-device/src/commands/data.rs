@@ -145,11 +145,24 @@ pub(crate) fn clear(
     at: u64,
     length: u64,
 ) -> Result<CommandResult, OsdFailure> {
-    let stat = user_object(run.device, id)?;
-    let end = at.checked_add(length).ok_or(OsdFailure::Field(run.start_field()))?;
+    let capacity_change = clear_bytes(run.device, id, at, length, run.start_field())?;
+    Ok(CommandResult { capacity_change, effect: ObjectEffect::DataModified, ..CommandResult::of(id) })
+}
+
+/// Writes zeros to a range within the quotas; returns the change of the used capacity.
+/// `start_field` is the CDB byte for a range that overflows.
+pub(crate) fn clear_bytes(
+    device: &OsdDevice,
+    id: ObjectId,
+    at: u64,
+    length: u64,
+    start_field: u16,
+) -> Result<i64, OsdFailure> {
+    let stat = user_object(device, id)?;
+    let end = at.checked_add(length).ok_or(OsdFailure::Field(start_field))?;
     let end = if length == 0 { stat.length } else { stat.length.max(end) };
     // At most the two blocks at the ends are rewritten. They may be holes.
-    change(run, id, stat, end, 2 * BLOCK, |device| Ok(device.store.clear(id, at, length)?))
+    checked(device, id, stat, end, 2 * BLOCK, |device| Ok(device.store.clear(id, at, length)?))
 }
 
 /// PUNCH: removes a range and moves the rest down.

@@ -22,7 +22,7 @@ pub(crate) mod objects;
 pub(crate) mod perform;
 mod query;
 mod rewrite;
-mod walk;
+pub(crate) mod walk;
 
 use sealstone_digest::{CoveredDigests, Profile};
 use sealstone_osd::cdb::{Action, Cdb, Command, pointer};

@@ -131,7 +131,7 @@ impl MemberSet {
         }
     }
 
-    fn holds(self, device: &OsdDevice, member: u64) -> Result<bool, OsdFailure> {
+    pub(crate) fn holds(self, device: &OsdDevice, member: u64) -> Result<bool, OsdFailure> {
         match self.kind {
             CollectionKind::Spontaneous => {
                 match device.store.stat(ObjectId::new(self.collection.partition, member)) {

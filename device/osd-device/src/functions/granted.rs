@@ -7,6 +7,9 @@
 //! except where the store failed. Transactions and timestamps are those of commands.
 //! Truth: docs/standards/active.md; docs/design/active.md, authority.
 
+use std::any::Any;
+use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,6 +27,8 @@ use crate::attributes::current::CurrentCommandPage;
 use crate::attributes::engine::AttributeRequest;
 use crate::attributes::rows::{self, CURRENT_COMMAND, PageKind};
 use crate::attributes::view::AttributeView;
+use crate::commands::collections::{self, CollectionKind};
+use crate::commands::walk::{MemberSet, StepControl};
 use crate::commands::{data, list, objects};
 use crate::device::OsdDevice;
 use crate::failure::OsdFailure;
@@ -173,7 +178,7 @@ impl DeviceGrant {
             types,
             subject: match (self.entry.kind, self.target) {
                 // As for CREATE: the object does not exist yet.
-                (ObjectType::User, GrantTarget::Entry) if self.creates() => {
+                (ObjectType::User | ObjectType::Collection, GrantTarget::Entry) if self.creates() => {
                     ObjectId::of_partition(object.partition)
                 }
                 _ => object,
@@ -190,10 +195,51 @@ impl DeviceGrant {
         let function = self.execute.need.object;
         let function = [function.partition.to_be_bytes(), function.object.to_be_bytes()].concat();
         let audit = self.execute.capability.as_ref().map_or([0; 20], |capability| capability.audit);
+        let page = rows::base(self.created_kind()) + rows::CREATOR;
         for (id, value) in [(CREATOR_FUNCTION, &function[..]), (CREATOR_AUDIT, &audit[..])] {
+            let id = AttributeId::new(page, id.number);
             self.device.store.set_attribute(object, id, value)?;
         }
         Ok(())
+    }
+
+    /// Returns the type of the objects that it creates.
+    const fn created_kind(&self) -> ObjectType {
+        match self.entry.kind {
+            ObjectType::Collection => ObjectType::Collection,
+            _ => ObjectType::User,
+        }
+    }
+
+    /// Creates an object with `make`, and a handle of it.
+    fn create_with(
+        &self,
+        make: impl FnOnce(&OsdDevice, u64) -> Result<ObjectId, OsdFailure>,
+    ) -> Result<Arc<dyn GrantedObject>, GrantError> {
+        let scope = LockScope::Populate(self.entry.object);
+        let access = self.access(scope, true, Permissions::CREATE, BytesNeeded::None)?;
+        let device = &*self.device;
+        let scope = device.store.begin();
+        let made = make(device, access.now_ms).and_then(|object| {
+            timestamps::record_population(device, object, access.now_ms)?;
+            self.record_creator(object)?;
+            Ok((object, device.facts(object)?.created_ms))
+        });
+        let ended = scope.end();
+        let (object, created_ms) = made.map_err(|failure| self.failed(failure))?;
+        ended.map_err(|error| self.failed(error.into()))?;
+        Ok(Arc::new(Self {
+            device: Arc::clone(&self.device),
+            execute: Arc::clone(&self.execute),
+            basis: self.basis,
+            entry: self.entry,
+            target: GrantTarget::Created { object, created_ms },
+        }))
+    }
+
+    /// Returns the collection of the handle.
+    fn collection(&self) -> Result<ObjectId, GrantError> {
+        if self.kind() == ObjectType::Collection { self.subject() } else { Err(GrantError::Invalid) }
     }
 
     /// Returns the object that operations on bytes and attributes concern.
@@ -217,18 +263,37 @@ impl DeviceGrant {
         permissions: Permissions,
         bytes: BytesNeeded,
     ) -> Result<GrantAccess<'_>, GrantError> {
-        let device = &*self.device;
+        let partition = self.claim(changes, permissions)?;
+        let locks = self.device.locks.acquire(scope);
+        let (permit, now_ms) = self.admit(changes, permissions, bytes)?;
+        Ok(GrantAccess { permit, now_ms, _locks: locks, _partition: partition })
+    }
+
+    /// Acquires the claim of an operation on its partition.
+    fn claim(&self, changes: bool, permissions: Permissions) -> Result<PartitionGuards<'_>, GrantError> {
         if !self.entry.rights.contains(permissions) {
             return Err(GrantError::AccessDenied);
         }
-        if device.is_formatting() {
+        if self.device.is_formatting() {
             return Err(GrantError::Io);
         }
         let partition = self.entry.object.partition;
         let claim = if changes { PartitionUse::Change(partition) } else { PartitionUse::Look(partition) };
-        let partition_guards = wait_for_partition(device, claim)?;
-        let locks = device.locks.acquire(scope);
-        if device.catalog.partition(partition).is_none() {
+        wait_for_partition(&self.device, claim)
+    }
+
+    /// Checks the authority of an operation; returns it, and the time. Call it under the locks.
+    fn admit(
+        &self,
+        changes: bool,
+        permissions: Permissions,
+        bytes: BytesNeeded,
+    ) -> Result<(Permit, u64), GrantError> {
+        let device = &*self.device;
+        if !self.entry.rights.contains(permissions) {
+            return Err(GrantError::AccessDenied);
+        }
+        if device.catalog.partition(self.entry.object.partition).is_none() {
             return Err(GrantError::NotFound);
         }
         if changes && timestamps::is_read_only(device, self.entry.object) {
@@ -245,8 +310,7 @@ impl DeviceGrant {
             permit.check_floor(object, device).map_err(|_| GrantError::AccessDenied)?;
         }
         // The capability may permit more than the entry requested.
-        let permit = permit.restricted_to(self.object(), self.rights());
-        Ok(GrantAccess { permit, now_ms, _locks: locks, _partition: partition_guards })
+        Ok((permit.restricted_to(self.object(), self.rights()), now_ms))
     }
 
     /// Converts a failure; damage is queued for the scrub.
@@ -323,6 +387,7 @@ fn failed(failure: &OsdFailure) -> GrantError {
             GrantError::TooLarge
         }
         OsdFailure::Quota(_) => GrantError::NoSpace,
+        OsdFailure::NotEmpty => GrantError::NotEmpty,
         OsdFailure::Field(_)
         | OsdFailure::Attribute(_)
         | OsdFailure::Parameter(_)
@@ -354,7 +419,7 @@ impl GrantedObject for DeviceGrant {
     fn kind(&self) -> ObjectType {
         match self.target {
             GrantTarget::Entry => self.entry.kind,
-            GrantTarget::Created { .. } => ObjectType::User,
+            GrantTarget::Created { .. } => self.created_kind(),
         }
     }
 
@@ -418,6 +483,15 @@ impl GrantedObject for DeviceGrant {
         })
     }
 
+    fn clear(&self, offset: u64, length: u64) -> Result<(), GrantError> {
+        let id = self.user_object()?;
+        let needed = BytesNeeded::Range(Range { start: offset, length });
+        let access = self.access(LockScope::Change(id), true, Permissions::WRITE, needed)?;
+        self.change(&access, id, DATA_MODIFIED, |device| {
+            data::clear_bytes(device, id, offset, length, 0).map(drop)
+        })
+    }
+
     fn length(&self) -> Result<u64, GrantError> {
         let id = self.user_object()?;
         let _access = self.access(LockScope::Look(id), false, Permissions::READ, BytesNeeded::None)?;
@@ -474,8 +548,7 @@ impl GrantedObject for DeviceGrant {
         let access = self.access(scope, true, Permissions::SET_ATTR, BytesNeeded::None)?;
         self.require_exists(object).map_err(|failure| self.failed(failure))?;
         request.check_set(&self.device, object, kind, &access.permit).map_err(refused)?;
-        let events = TimestampEvents { attributes_modified: true, ..TimestampEvents::default() };
-        self.change(&access, object, events, |device| request.apply(device, object, kind))?;
+        self.change(&access, object, ATTRIBUTES_MODIFIED, |device| request.apply(device, object, kind))?;
         drop(access);
         // As after a command: a crash must not revert these.
         match request.sets_security(kind) {
@@ -485,10 +558,10 @@ impl GrantedObject for DeviceGrant {
     }
 
     fn list(&self, from: u64, max: usize) -> Result<GrantedList, GrantError> {
-        if self.kind() == ObjectType::User || self.creates() {
+        if self.kind() == ObjectType::User {
             return Err(GrantError::Invalid);
         }
-        let id = self.entry.object;
+        let id = self.subject()?;
         let access = self.access(LockScope::Look(id), false, Permissions::READ, BytesNeeded::None)?;
         let events = TimestampEvents { data_read: true, ..TimestampEvents::default() };
         let found = list::object_numbers(&self.device, id, from, max).and_then(|found| {
@@ -503,27 +576,10 @@ impl GrantedObject for DeviceGrant {
         if self.target != GrantTarget::Entry || self.entry.kind == ObjectType::Collection {
             return Err(GrantError::Invalid);
         }
-        let requested = self.entry.object;
-        let access =
-            self.access(LockScope::Populate(requested), true, Permissions::CREATE, BytesNeeded::None)?;
-        let device = &*self.device;
-        let scope = device.store.begin();
-        let made = objects::make(device, access.now_ms, requested, 1).and_then(|created| {
-            let object = created.last().copied().ok_or(OsdFailure::NoBuffer)?;
-            timestamps::record_population(device, object, access.now_ms)?;
-            self.record_creator(object)?;
-            Ok((object, device.facts(object)?.created_ms))
-        });
-        let ended = scope.end();
-        let (object, created_ms) = made.map_err(|failure| self.failed(failure))?;
-        ended.map_err(|error| self.failed(error.into()))?;
-        Ok(Arc::new(Self {
-            device: Arc::clone(&self.device),
-            execute: Arc::clone(&self.execute),
-            basis: self.basis,
-            entry: self.entry,
-            target: GrantTarget::Created { object, created_ms },
-        }))
+        self.create_with(|device, now_ms| {
+            let created = objects::make(device, now_ms, self.entry.object, 1)?;
+            created.last().copied().ok_or(OsdFailure::NoBuffer)
+        })
     }
 
     fn remove(&self) -> Result<(), GrantError> {
@@ -539,17 +595,153 @@ impl GrantedObject for DeviceGrant {
         ended.map_err(|error| self.failed(error.into()))
     }
 
+    /// The flush of a collection or partition, as that of an object, flushes everything.
     fn flush(&self) -> Result<(), GrantError> {
-        let id = self.user_object()?;
+        let id = self.subject()?;
         let access = self.access(LockScope::Look(id), false, Permissions::OBJ_MGMT, BytesNeeded::None)?;
-        data::user_object(&self.device, id).map_err(|failure| self.failed(failure))?;
+        self.require_exists(id).map_err(|failure| self.failed(failure))?;
         // No lock is held while waiting for the disk.
         drop(access);
         self.device.flush().map_err(|failure| self.failed(failure))
     }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
+    }
+
+    fn create_collection(&self) -> Result<Arc<dyn GrantedObject>, GrantError> {
+        if self.target != GrantTarget::Entry || self.entry.kind != ObjectType::Collection {
+            return Err(GrantError::Invalid);
+        }
+        self.create_with(|device, now_ms| {
+            collections::make(device, self.entry.object, CollectionKind::Linked, now_ms)
+        })
+    }
+
+    fn remove_collection(&self, force: bool) -> Result<(), GrantError> {
+        let id = self.collection()?;
+        let right = Permissions::REMOVE;
+        let _partition = self.claim(true, right)?;
+        let access = {
+            let _locks = self.device.locks.acquire(LockScope::Look(id));
+            self.admit(true, right, BytesNeeded::None)?
+        };
+        // Each step checks the authority under its own locks.
+        let refusal = Cell::new(None);
+        let authority = || {
+            self.admit(true, right, BytesNeeded::None).map(drop).map_err(|error| {
+                refusal.set(Some(error));
+                OsdFailure::NotEmpty.into()
+            })
+        };
+        let steps = StepControl::new(&self.device, false, &authority);
+        let removed = collections::remove_steps(&steps, id, force);
+        if let Some(error) = refusal.take() {
+            return Err(error);
+        }
+        removed.map_err(|refusal| match refusal {
+            OsdRefusal::Failed(failure) => self.failed(failure),
+            denied => refused(denied),
+        })?;
+        let recorded = timestamps::record_population(&self.device, id, access.1);
+        recorded.map_err(|failure| self.failed(failure))
+    }
+
+    fn add_member(&self, member: &dyn GrantedObject) -> Result<(), GrantError> {
+        let pair = self.pair_with(member, true, Permissions::SET_ATTR, Permissions::SET_ATTR)?;
+        let MemberPair { collection, object, member, access } = pair;
+        let found = self.require_linked(collection).and_then(|()| self.slot_for(collection, object));
+        let Some(slot) = found.map_err(|failure| self.failed(failure))? else { return Ok(()) };
+        let number = collection.object.to_be_bytes();
+        let request = AttributeRequest::of_one(AttributeId::new(MEMBERSHIPS_PAGE, slot), &number);
+        let checked = request.check_set(&self.device, object, ObjectType::User, &access.permit);
+        checked.map_err(refused)?;
+        member.change(&access, object, ATTRIBUTES_MODIFIED, |device| {
+            request.apply(device, object, ObjectType::User)
+        })
+    }
+
+    fn remove_member(&self, member: &dyn GrantedObject) -> Result<(), GrantError> {
+        let pair = self.pair_with(member, true, Permissions::SET_ATTR, Permissions::SET_ATTR)?;
+        let MemberPair { collection, object, member, access } = pair;
+        let found = self.require_linked(collection).and_then(|()| {
+            let membership = self.device.store.membership(collection, object.object)?;
+            membership.map(drop).ok_or(StoreError::NotFound(object).into())
+        });
+        found.map_err(|failure| self.failed(failure))?;
+        member.change(&access, object, ATTRIBUTES_MODIFIED, |device| {
+            collections::end_membership(device, collection, object)?;
+            data::partition_of(device, collection)?.note_change();
+            Ok(())
+        })
+    }
+
+    fn is_member(&self, member: &dyn GrantedObject) -> Result<bool, GrantError> {
+        let pair = self.pair_with(member, false, Permissions::READ, Permissions::GET_ATTR)?;
+        let found = MemberSet::of(&self.device, pair.collection)
+            .and_then(|members| members.holds(&self.device, pair.object.object));
+        found.map_err(|failure| self.failed(failure))
+    }
+}
+
+/// A collection and a user object, with the locks and authorities for an operation on both.
+struct MemberPair<'a> {
+    collection: ObjectId,
+    object: ObjectId,
+    member: &'a DeviceGrant,
+    /// That of the member.
+    access: GrantAccess<'a>,
 }
 
 impl DeviceGrant {
+    /// Acquires the locks of a collection and of a user object of its partition, and checks both
+    /// authorities under them. No collection is created or removed meanwhile.
+    fn pair_with<'a>(
+        &'a self,
+        member: &'a dyn GrantedObject,
+        changes: bool,
+        of_collection: Permissions,
+        of_member: Permissions,
+    ) -> Result<MemberPair<'a>, GrantError> {
+        let member = member.as_any().and_then(|member| member.downcast_ref::<Self>());
+        let member = member.ok_or(GrantError::Invalid)?;
+        let (collection, object) = (self.collection()?, member.user_object()?);
+        if collection.partition != object.partition {
+            return Err(GrantError::Invalid);
+        }
+        let partition = self.claim(changes, of_collection)?;
+        let objects = [(collection, false), (object, changes)];
+        let locks = self.device.locks.acquire_several(collection.partition, false, &objects);
+        self.admit(changes, of_collection, BytesNeeded::None)?;
+        let (permit, now_ms) = member.admit(changes, of_member, BytesNeeded::None)?;
+        let exists = data::user_object(&self.device, object).map(drop);
+        exists.map_err(|failure| self.failed(failure))?;
+        let access = GrantAccess { permit, now_ms, _locks: locks, _partition: partition };
+        Ok(MemberPair { collection, object, member, access })
+    }
+
+    /// Checks that members join a collection by their attributes.
+    fn require_linked(&self, collection: ObjectId) -> Result<(), OsdFailure> {
+        match collections::kind(&self.device, collection)? {
+            CollectionKind::Linked => Ok(()),
+            CollectionKind::Tracking | CollectionKind::Spontaneous => {
+                Err(OsdFailure::Field(crate::failure::OBJECT))
+            }
+        }
+    }
+
+    /// Returns the lowest free attribute of a user object for a collection; `None` if the object is
+    /// a member.
+    fn slot_for(&self, collection: ObjectId, object: ObjectId) -> Result<Option<u32>, OsdFailure> {
+        let memberships = self.device.store.memberships(object)?;
+        if memberships.iter().any(|(number, _)| *number == collection.object) {
+            return Ok(None);
+        }
+        let used: BTreeSet<u32> = memberships.into_iter().map(|(_, slot)| slot).collect();
+        // There are far fewer memberships than attributes of the page.
+        Ok((1..).find(|slot| !used.contains(slot)))
+    }
+
     /// Checks that the object exists with the type of the entry.
     fn require_exists(&self, object: ObjectId) -> Result<(), OsdFailure> {
         if object.is_partition() {
@@ -557,10 +749,21 @@ impl DeviceGrant {
         }
         match self.kind() {
             ObjectType::User => data::user_object(&self.device, object).map(drop),
-            _ => crate::commands::collections::kind(&self.device, object).map(drop),
+            _ => collections::kind(&self.device, object).map(drop),
         }
     }
 }
+
+/// Page of the memberships of a user object.
+const MEMBERSHIPS_PAGE: u32 = rows::USER + rows::page::COLLECTIONS;
+
+/// Events of an operation that changes attributes.
+const ATTRIBUTES_MODIFIED: TimestampEvents = TimestampEvents {
+    data_modified: false,
+    attributes_modified: true,
+    data_read: false,
+    attributes_read: false,
+};
 
 /// Events of an operation that changes bytes.
 const DATA_MODIFIED: TimestampEvents = TimestampEvents {

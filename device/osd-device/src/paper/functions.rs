@@ -61,7 +61,7 @@ pub(crate) fn run_request(
         result_entry: false,
         job: None,
         timeout_ms: request.timeout_ms,
-        api: ApiVersion::CURRENT,
+        api: ApiVersion::FIRST,
         digest: None,
         method: request.method.clone(),
         arguments: request.arguments.clone(),

@@ -11,7 +11,8 @@ use crate::bytes::{array, u8_at};
 
 /// Page of a function object: U+F002h.
 pub const FUNCTION_PAGE: u32 = USER + 0xF002;
-/// Page of a user object that a function created: which function, for which caller. U+F008h.
+/// Page of a user object that a function created: which function, for which caller. U+F008h; that
+/// of a collection, C+F008h, has the same attributes.
 pub const CREATOR_PAGE: u32 = USER + 0xF008;
 /// Partition and number of the function object, 8 bytes each.
 pub const CREATOR_FUNCTION: AttributeId = AttributeId::new(CREATOR_PAGE, 1);

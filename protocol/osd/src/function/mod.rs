@@ -80,7 +80,9 @@ pub struct ApiVersion {
 
 impl ApiVersion {
     /// The version of this source tree.
-    pub const CURRENT: Self = Self { major: 1, minor: 0 };
+    pub const CURRENT: Self = Self { major: 1, minor: 1 };
+    /// The first minor version of it. Clients request it: engines of later ones run its functions.
+    pub const FIRST: Self = Self { major: 1, minor: 0 };
     /// Bytes of its wire form.
     pub const LEN: usize = 4;
 

@@ -115,8 +115,11 @@ impl FunctionObject {
     #[must_use]
     pub const fn is_valid(&self) -> bool {
         let id = match self.kind {
-            ObjectType::User | ObjectType::Collection => {
-                self.object.partition != 0 && self.object.object != 0
+            ObjectType::User => self.object.partition != 0 && self.object.object != 0,
+            // Number 0: the device chooses that of a new collection.
+            ObjectType::Collection => {
+                self.object.partition != 0
+                    && (self.object.object != 0 || self.rights.contains(Permissions::CREATE))
             }
             ObjectType::Partition => self.object.is_partition(),
             ObjectType::Root => false,

@@ -128,12 +128,17 @@ fn only_asynchronous_runs_choose_their_id() {
 #[test]
 fn request_fields_stand_at_documented_bytes() {
     let wire = ExecuteRequest::Run(run()).encode().unwrap();
-    assert_eq!(wire[..20], [1, 1, 2, 1, 0, 1, 0, 0, 0, 0, 0, 5, 0, 5, 0, 1, 0, 0, 0, 3]);
+    assert_eq!(wire[..20], [1, 1, 2, 1, 0, 1, 0, 1, 0, 0, 0, 5, 0, 5, 0, 1, 0, 0, 0, 3]);
     assert_eq!((&wire[48..80], wire[80 + 16], wire[80 + 17]), (&[7; 32][..], 0xA0, 0x80));
     assert_eq!(wire[104..], *b"count\x01\x02\x03");
     let action = JobAction::Log { offset: 9 };
     let wire = ExecuteRequest::Job(JobRequest { action, job: JobId([3; 16]) }).encode().unwrap();
     assert_eq!((wire.len(), wire[1], wire[31], &wire[32..48]), (80, 5, 9, &[3; 16][..]));
+}
+
+/// Returns an entry for a collection whose number the device chooses.
+const fn new_collection(rights: Permissions) -> FunctionObject {
+    FunctionObject { object: ObjectId::of_partition(1), kind: ObjectType::Collection, rights }
 }
 
 #[test]
@@ -155,6 +160,8 @@ fn limits_plus_one_are_refused() {
     assert!(refused(|request| request.objects[0].rights = Permissions::POL_SEC));
     assert!(refused(|request| request.objects[0].object = ObjectId::of_partition(5)));
     assert!(refused(|request| request.objects[0].kind = ObjectType::Root));
+    assert!(refused(|request| request.objects[0] = new_collection(Permissions::READ)));
+    assert!(!refused(|request| request.objects[0] = new_collection(Permissions::CREATE)));
 }
 
 #[test]

@@ -17,6 +17,7 @@ _ATTRIBUTE_BYTES_MAX = 65534
 _STREAMS_MAX = 8
 _LINE_BYTES_MAX = 4096
 _FIRST_NUMBER = 0x10000
+_LOCAL_BYTES_MAX = 1 << 40
 
 
 class LocalDevice:
@@ -25,6 +26,8 @@ class LocalDevice:
     def __init__(self, objects=(), result_bytes_max=16 << 20):
         self.objects = [bytearray(content) for content in objects]
         self.attributes = {}
+        #: Handles of members by the handle of their collection.
+        self.members = {}
         self.result_bytes = bytearray()
         self.log_lines = []
         self.progress_pair = (0, 0)
@@ -65,7 +68,7 @@ class LocalDevice:
         self._range(offset, len(data))
         content = self._object(handle)
         if data and offset > len(content):
-            if offset > 1 << 40:
+            if offset > _LOCAL_BYTES_MAX:
                 raise self._error(27)
             content.extend(bytes(offset - len(content)))
         content[offset:offset + len(data)] = data
@@ -83,6 +86,17 @@ class LocalDevice:
         content = self._object(handle)
         end = min(len(content), offset + length)
         del content[offset:end]
+
+    def clear(self, handle, offset, length):
+        self._range(offset, length)
+        content = self._object(handle)
+        if not length:
+            return
+        if offset + length > _LOCAL_BYTES_MAX:
+            raise self._error(27)
+        if offset + length > len(content):
+            content.extend(bytes(offset + length - len(content)))
+        content[offset:offset + length] = bytes(length)
 
     def length(self, handle):
         return len(self._object(handle))
@@ -109,7 +123,9 @@ class LocalDevice:
     def list(self, handle, after):
         self._object(handle)
         self._number(after)
-        numbers = (_FIRST_NUMBER + i for i, content in enumerate(self.objects) if content is not None)
+        members = self.members.get(handle)
+        present = (i for i, content in enumerate(self.objects) if content is not None)
+        numbers = (_FIRST_NUMBER + i for i in present if members is None or i in members)
         return tuple(number for number in numbers if number > after)
 
     def create(self, partition):
@@ -119,7 +135,52 @@ class LocalDevice:
 
     def remove(self, handle):
         self._object(handle)
+        if handle in self.members:
+            raise self._error(22)
+        self._remove(handle)
+
+    def _remove(self, handle):
         self.objects[handle] = None
+        for members in self.members.values():
+            members.discard(handle)
+
+    def create_collection(self, collection):
+        handle, number = self.create(collection)
+        self.members[handle] = set()
+        return handle, number
+
+    def _members(self, collection):
+        self._object(collection)
+        if collection not in self.members:
+            raise self._error(22)
+        return self.members[collection]
+
+    def _member(self, handle):
+        self._object(handle)
+        if handle in self.members:
+            raise self._error(22)
+        return handle
+
+    def remove_collection(self, collection, force):
+        members = self._members(collection)
+        if self._number(force) > 1:
+            raise self._error(22)
+        if members and not force:
+            raise self._error(39)
+        del self.members[collection]
+        self._remove(collection)
+
+    def add_member(self, collection, handle):
+        self._members(collection).add(self._member(handle))
+
+    def remove_member(self, collection, handle):
+        members = self._members(collection)
+        if self._member(handle) not in members:
+            raise self._error(2)
+        members.remove(handle)
+
+    def is_member(self, collection, handle):
+        return self._member(handle) in self._members(collection)
 
     def flush(self, handle):
         self._object(handle)

@@ -26,6 +26,18 @@ interface CallHost {
 
     long flush(int object);
 
+    long clear(int object, long offset, long length);
+
+    long createCollection(int collection, long[] number);
+
+    long removeCollection(int collection, int force);
+
+    long addMember(int collection, int object);
+
+    long removeMember(int collection, int object);
+
+    long isMember(int collection, int object);
+
     long result(byte[] data, int start, int length);
 
     long log(int level, byte[] text);

@@ -38,6 +38,24 @@ final class EngineHost implements CallHost {
     public synchronized native long flush(int object);
 
     @Override
+    public synchronized native long clear(int object, long offset, long length);
+
+    @Override
+    public synchronized native long createCollection(int collection, long[] number);
+
+    @Override
+    public synchronized native long removeCollection(int collection, int force);
+
+    @Override
+    public synchronized native long addMember(int collection, int object);
+
+    @Override
+    public synchronized native long removeMember(int collection, int object);
+
+    @Override
+    public synchronized native long isMember(int collection, int object);
+
+    @Override
     public synchronized native long result(byte[] data, int start, int length);
 
     @Override

@@ -5,8 +5,10 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 
 /** Objects in memory, for tests without a device. It checks numbers as a device does. */
 final class LocalHost implements CallHost {
@@ -20,6 +22,7 @@ final class LocalHost implements CallHost {
     private static final long BUSY = -16;
     private static final long INVALID = -22;
     private static final long TOO_LARGE = -27;
+    private static final long NOT_EMPTY = -39;
 
     /** A stream of a call. */
     private static final class LocalStream {
@@ -41,6 +44,9 @@ final class LocalHost implements CallHost {
 
     final List<String> log = new ArrayList<>();
     private final Map<String, byte[]> attributes = new HashMap<>();
+    /** Members by the handle of their collection. */
+    private final Map<Integer, Set<Integer>> members = new HashMap<>();
+
     private final Map<Long, LocalStream> streams = new HashMap<>();
     private final long resultBytesMax;
     private byte[] result = new byte[0];
@@ -172,7 +178,8 @@ final class LocalHost implements CallHost {
         }
         int count = 0;
         for (int handle = 0; handle < objects.size() && count < into.length; handle++) {
-            if (objects.get(handle) != null && FIRST_NUMBER + handle > after) {
+            boolean isListed = !members.containsKey(object) || members.get(object).contains(handle);
+            if (isListed && objects.get(handle) != null && FIRST_NUMBER + handle > after) {
                 into[count++] = FIRST_NUMBER + handle;
             }
         }
@@ -191,11 +198,104 @@ final class LocalHost implements CallHost {
 
     @Override
     public synchronized long remove(int object) {
+        long state = userState(object);
+        return state < 0 ? state : removed(object);
+    }
+
+    private long removed(int object) {
+        objects.set(object, null);
+        members.values().forEach(set -> set.remove(object));
+        return 0;
+    }
+
+    @Override
+    public synchronized long clear(int object, long offset, long length) {
         if (state(object) < 0) {
             return state(object);
         }
-        objects.set(object, null);
+        if (offset < 0 || length < 0 || offset > Long.MAX_VALUE - length) {
+            return INVALID;
+        }
+        if (length > 0 && offset + length > Integer.MAX_VALUE - 8L) {
+            return TOO_LARGE;
+        }
+        if (length > 0) {
+            byte[] data = objects.get(object);
+            data = Arrays.copyOf(data, (int) Math.max(data.length, offset + length));
+            Arrays.fill(data, (int) offset, (int) (offset + length), (byte) 0);
+            objects.set(object, data);
+        }
         return 0;
+    }
+
+    /** Returns 0 if the handle is that of a collection, and an error number if not. */
+    private long collectionState(int collection) {
+        long state = state(collection);
+        return state == 0 && !members.containsKey(collection) ? INVALID : state;
+    }
+
+    /** Returns 0 if the handle is that of an object that can be a member, and an error number if not. */
+    private long userState(int object) {
+        long state = state(object);
+        return state == 0 && members.containsKey(object) ? INVALID : state;
+    }
+
+    @Override
+    public synchronized long createCollection(int collection, long[] number) {
+        long handle = create(collection, number);
+        if (handle >= 0) {
+            members.put((int) handle, new HashSet<>());
+        }
+        return handle;
+    }
+
+    @Override
+    public synchronized long removeCollection(int collection, int force) {
+        long state = collectionState(collection);
+        if (state < 0) {
+            return state;
+        }
+        if (force < 0 || force > 1) {
+            return INVALID;
+        }
+        if (force == 0 && !members.get(collection).isEmpty()) {
+            return NOT_EMPTY;
+        }
+        members.remove(collection);
+        return removed(collection);
+    }
+
+    /** Returns 0 if both handles fit, and an error number if not. */
+    private long pairState(int collection, int object) {
+        long state = collectionState(collection);
+        return state < 0 ? state : userState(object);
+    }
+
+    @Override
+    public synchronized long addMember(int collection, int object) {
+        long state = pairState(collection, object);
+        if (state == 0) {
+            members.get(collection).add(object);
+        }
+        return state;
+    }
+
+    @Override
+    public synchronized long removeMember(int collection, int object) {
+        long state = pairState(collection, object);
+        if (state < 0) {
+            return state;
+        }
+        return members.get(collection).remove(object) ? 0 : NOT_FOUND;
+    }
+
+    @Override
+    public synchronized long isMember(int collection, int object) {
+        long state = pairState(collection, object);
+        if (state < 0) {
+            return state;
+        }
+        return members.get(collection).contains(object) ? 1 : 0;
     }
 
     @Override

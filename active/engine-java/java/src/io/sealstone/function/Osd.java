@@ -126,6 +126,18 @@ public final class Osd {
     }
 
     /**
+     * Writes zeros to a range of bytes; the object is extended if it ends before.
+     *
+     * @param object handle of the object
+     * @param offset offset in the object
+     * @param length number of bytes
+     * @throws OsdException the device refused the call
+     */
+    public void clear(int object, long offset, long length) throws OsdException {
+        OsdException.checked(host.clear(object, offset, length));
+    }
+
+    /**
      * Returns the length of an object.
      *
      * @param object handle of the object
@@ -201,6 +213,64 @@ public final class Osd {
      */
     public void remove(int object) throws OsdException {
         OsdException.checked(host.remove(object));
+    }
+
+    /**
+     * Creates a collection.
+     *
+     * @param collection handle that can create it
+     * @return the new collection
+     * @throws OsdException the device refused the call
+     */
+    public OsdObject createCollection(int collection) throws OsdException {
+        long[] number = new long[1];
+        int handle = (int) OsdException.checked(host.createCollection(collection, number));
+        return new OsdObject(handle, 0, number[0], 0, 0x40, 0xFF);
+    }
+
+    /**
+     * Removes a collection; its members stay.
+     *
+     * @param collection handle of the collection
+     * @param force whether memberships end first; otherwise the collection must be empty
+     * @throws OsdException the device refused the call
+     */
+    public void removeCollection(int collection, boolean force) throws OsdException {
+        OsdException.checked(host.removeCollection(collection, force ? 1 : 0));
+    }
+
+    /**
+     * Makes an object a member of a collection.
+     *
+     * @param collection handle of the collection
+     * @param object handle of the object
+     * @throws OsdException the device refused the call
+     */
+    public void addMember(int collection, int object) throws OsdException {
+        OsdException.checked(host.addMember(collection, object));
+    }
+
+    /**
+     * Ends the membership of an object in a collection.
+     *
+     * @param collection handle of the collection
+     * @param object handle of the object
+     * @throws OsdException the device refused the call
+     */
+    public void removeMember(int collection, int object) throws OsdException {
+        OsdException.checked(host.removeMember(collection, object));
+    }
+
+    /**
+     * Returns whether an object is a member of a collection.
+     *
+     * @param collection handle of the collection
+     * @param object handle of the object
+     * @return whether it is a member
+     * @throws OsdException the device refused the call
+     */
+    public boolean isMember(int collection, int object) throws OsdException {
+        return OsdException.checked(host.isMember(collection, object)) != 0;
     }
 
     /**

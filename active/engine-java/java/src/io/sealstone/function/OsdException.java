@@ -6,7 +6,7 @@ import java.io.IOException;
 public final class OsdException extends IOException {
     private static final long serialVersionUID = 1L;
 
-    private static final int[] NUMBERS = {2, 5, 8, 9, 12, 13, 16, 22, 27, 28, 38, 74, 125};
+    private static final int[] NUMBERS = {2, 5, 8, 9, 12, 13, 16, 22, 27, 28, 38, 39, 74, 125};
     private static final String[] TEXTS = {
         "ENOENT: the object, attribute or method does not exist",
         "EIO: the device failed to read or write",
@@ -19,6 +19,7 @@ public final class OsdException extends IOException {
         "EFBIG: an object, a result or a value is larger than its limit",
         "ENOSPC: the device or the quota is full",
         "ENOSYS: the device does not implement the call",
+        "ENOTEMPTY: the collection has members",
         "EBADMSG: the data does not have the expected format",
         "ECANCELED: the job was cancelled",
     };
@@ -33,6 +34,8 @@ public final class OsdException extends IOException {
     public static final int INVALID = 22;
     /** An object, a result or a value is larger than its limit. */
     public static final int TOO_LARGE = 27;
+    /** The collection has members. */
+    public static final int NOT_EMPTY = 39;
     /** The data does not have the expected format. */
     public static final int BAD_DATA = 74;
     /** The job was cancelled. */
