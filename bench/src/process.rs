@@ -41,7 +41,7 @@ pub(crate) fn own() -> io::Result<ProcessUsage> {
     usage(process::id())
 }
 
-/// Returns the shortest CPU time that [`whole_cpu_s`] can tell, in seconds; usually a hundredth.
+/// Returns the resolution of [`whole_cpu_s`], in seconds; usually a hundredth.
 pub(crate) fn tick_s() -> f64 {
     1.0 / rustix::param::clock_ticks_per_second() as f64
 }

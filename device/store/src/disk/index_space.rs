@@ -31,6 +31,9 @@ const SMALL: usize = UNIT as usize / 3;
 const PAIR: usize = 33;
 /// Largest order of a leaf: three of the longest values.
 const LEAF_ORDER_MAX: u32 = 6;
+/// Leaves at the two ends of a tag that a change of other tags copies or splits: such a leaf has
+/// records of both, or takes those of a leaf that became too small.
+const END_LEAVES: u64 = 4;
 /// Minimum number of pages below a branch, where there are many.
 const FANOUT_MIN: u64 = 16;
 /// The file is extended for a group whose demand is at most this many bytes, or an eighth of the
@@ -110,11 +113,15 @@ fn demand(load: &PageDemand, shape: &TreeOutline<TAGS>) -> PagesByOrder {
     let mut largest = 0;
     let mut pages = 0_u64;
     for tag in 0..TAGS {
-        if load.leaves[tag] == 0 {
-            continue;
-        }
-        let leaves = load.leaves[tag].saturating_add(2);
         let order = leaf_order(shape.orders[tag], load.longest[tag]) as usize;
+        let leaves = match load.leaves[tag] {
+            0 => {
+                // Others that are small are counted with the changed tags.
+                blocks[order] += if order > 0 { END_LEAVES } else { 0 };
+                continue;
+            }
+            leaves => leaves.saturating_add(2),
+        };
         blocks[order] = blocks[order].saturating_add(leaves);
         pages = pages.saturating_add(leaves);
         largest = largest.max(order);
@@ -503,6 +510,21 @@ mod tests {
         index_space.commits(PageDemand::default().with_leaves(RecordTag::Object, 40, 48));
         index_space.committed(&written);
         assert!(count(&index_space, ReserveClass::Addition).abs_diff(after) <= 1, "the same pages");
+        assert!(index_space.is_touched());
+    }
+
+    #[test]
+    fn change_beside_large_records_counts_their_leaf() {
+        let mut shape = TreeOutline { branches: 8, depth: 0, units: 1, ..TreeOutline::default() };
+        (shape.orders[RecordTag::Chunk as usize], shape.joint[0]) = (2, 1);
+        let free = vec![RegionPages::all_free(2000)];
+        let index_space = IndexSpace::new(Some(FreePages { free, shape, length: 2001 * UNIT }));
+        let tags = [RecordTag::Store, RecordTag::Object, RecordTag::Attribute];
+        let load = tags.iter().fold(PageDemand::default(), |load, tag| load.with_leaves(*tag, 2, 16));
+        index_space.commits(load);
+        // The leaf of the object has the first chunk too: it is asserted that it was counted.
+        let written = [(UNIT, UNIT), (2 * UNIT, 4 * UNIT)];
+        index_space.committed(&written);
         assert!(index_space.is_touched());
     }
 
