@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sealstone_tests::{CommandResult, Daemon, Signal, command, run, text};
+use sealstone_tests::{CommandResult, Daemon, Signal, System, command, run, text};
 
 use crate::block_attach::NbdClient;
 use crate::block_proxy::{WireChange, WireProxy};
@@ -379,40 +379,131 @@ fn modern_unit_is_attached_rotated_and_shown() {
     assert_eq!(attach.end(Signal::Terminate), 0);
 }
 
-/// A new secret could open nothing, and would make later blocks depend on another one.
+/// Sense key of a unit whose keys are unavailable, in messages.
+const NOT_READY: &str = "NOT READY";
+
+impl ProtectedDevice {
+    /// Starts the device with errors in its log.
+    fn start_logged(&mut self) {
+        let access = self.private("access", ACCESS);
+        self.device.start_logged("error", &["--access-file", text(&access)]);
+    }
+
+    /// Writes or reads a block of a unit through the account of the observer. In the profile
+    /// `paper` a read before the write deletes it, and `block attach` reads the first block.
+    fn exchange(&self, unit: &str, write: Option<&[u8]>) -> Vec<u8> {
+        let chap = self.chap("observer", "what observers say");
+        let (data, socket) = (self.device.data(), format!("unix:{}", text(&self.socket())));
+        let name = "iqn.2026-11.org.sealstone:observer";
+        let unit = ["--json", "block", "attach", unit, "--data", text(&data), "--nbd", &socket];
+        let account = ["--initiator-name", name, "--chap-file", text(&chap)];
+        let mut attach = Daemon::start(command(&[&unit[..], &account].concat()));
+        let mut client = self.client();
+        let at = 1 << 20;
+        if let Some(data) = write {
+            client.write(at, data);
+            assert_eq!(client.flush(), 0);
+        }
+        let found = client.read(at, 4096);
+        assert_eq!(attach.end(Signal::Terminate), 0);
+        found
+    }
+
+    /// Checks that only units that need the secret are unavailable, and that a message says why.
+    fn check_unavailable(&mut self, level: &str, reason: &str) {
+        let status = self.device.block(&["status", "disk"]).ok().json();
+        assert_eq!(status["available"].as_bool(), Some(false), "{level}: {status}");
+        let shown = status["unavailable"].as_str().unwrap_or_default().to_owned();
+        assert!(shown.contains("block-keys.secret") && shown.contains(reason), "{level}: {shown}");
+        assert!(shown.contains("restore the file from a copy"), "{level}: {shown}");
+        self.refused_attach("disk", &[]).fails(1).says(&[NOT_READY]);
+        assert!(self.audit().contains("keys_unavailable"), "{}", self.audit());
+        let log = self.device.stderr();
+        assert!(log.contains("disk") && log.contains(reason) && log.contains("restore"), "{level}: {log}");
+        for other in ["plain", "paper"] {
+            let status = self.device.block(&["status", other]).ok().json();
+            assert_eq!(status["available"].as_bool(), Some(true), "{level}: {status}");
+            assert!(status["unavailable"].is_null(), "{status}");
+        }
+        // A new unit would need a new secret.
+        let create = ["create", "new", "--size", "32M", "--protect", "lazy"];
+        self.device.block(&create).fails(1).says(&[reason, "restore"]);
+        self.device.block(&["create", "more", "--size", "32M"]).ok();
+        self.device.block(&["rm", "more"]).ok();
+    }
+}
+
+/// Only units that need the secret stop without it, and no new one replaces it: a new secret could
+/// open nothing, and would make later blocks depend on another one.
 #[test]
-fn lost_secret_of_stored_keys_is_never_replaced() {
+fn lost_secret_stops_only_units_that_need_it() {
     for level in ["lazy", "paper:S2-5"] {
         let mut bench = ProtectedDevice::new();
         bench.device.block(&["create", "disk", "--size", "32M", "--protect", level]).ok();
+        bench.device.block(&["create", "plain", "--size", "32M"]).ok();
+        let open = ["--protect", "paper:S2-5", "--insecure-paper-profile"];
+        bench.device.block(&[&["create", "paper", "--size", "32M"], &open[..]].concat()).ok();
         bench.start(&[]);
-        let mut attach = bench.attach("disk", &[]);
-        let mut client = bench.client();
-        client.write(0, &block(NEW));
-        assert_eq!(client.flush(), 0);
-        assert_eq!(attach.end(Signal::Terminate), 0);
+        for unit in ["disk", "plain", "paper"] {
+            assert_eq!(bench.exchange(unit, Some(&block(OLD))), block(OLD));
+        }
         bench.device.end(Signal::Terminate);
         let data = bench.device.data();
         let (secret, copy) = (data.join("block-keys.secret"), data.join("copy"));
         fs::rename(&secret, &copy).expect("moved");
-        let serve = ["--json", "osd", "serve", "--data", text(&data), "--listen", "127.0.0.1:0"];
-        match Daemon::try_start(command(&serve)) {
-            Err(refused) => drop(refused.fails(1).says(&["block-keys.secret", "missing", "disk", "restore"])),
-            Ok(_) => panic!("{level}: it started without its secret"),
+        for broken in [None, Some(&b"too short"[..]), Some(b"")] {
+            if let Some(content) = broken {
+                fs::write(&secret, content).expect("written");
+                fs::set_permissions(&secret, Permissions::from_mode(0o600)).expect("narrowed");
+            }
+            bench.start_logged();
+            let reason = if broken.is_some() { "does not have 32 bytes" } else { "missing" };
+            bench.check_unavailable(level, reason);
+            for unit in ["plain", "paper"] {
+                assert_eq!(bench.exchange(unit, Some(&block(NEW))), block(NEW));
+            }
+            assert_eq!(fs::read(&secret).ok().as_deref(), broken, "no new secret");
+            bench.device.end(Signal::Kill);
         }
-        assert!(!secret.exists());
         fs::rename(&copy, &secret).expect("moved");
         bench.start(&[]);
-        let mut attach = bench.attach("disk", &[]);
-        assert_eq!(bench.client().read(0, 4096), block(NEW));
-        assert_eq!(attach.end(Signal::Terminate), 0);
+        assert_eq!(bench.exchange("disk", None), block(OLD));
         bench.device.end(Signal::Terminate);
-        // Without a copy of the secret only the unit is lost.
+        // Without a copy of the secret only the unit is lost. The next one needs no restart.
         fs::remove_file(&secret).expect("removed");
-        bench.device.block(&["rm", "disk"]).ok();
         bench.start(&[]);
+        bench.device.block(&["rm", "disk"]).ok();
+        assert!(!secret.exists());
+        bench.device.block(&["create", "disk", "--size", "32M", "--protect", level]).ok();
         assert!(secret.exists());
+        assert_eq!(bench.exchange("disk", Some(&block(NEW))), block(NEW));
+        bench.device.end(Signal::Kill);
+        bench.start(&[]);
+        assert_eq!(bench.exchange("disk", None), block(NEW));
     }
+}
+
+/// Objects need no secret of block keys.
+#[test]
+fn objects_are_served_without_secret_of_block_keys() {
+    let mut system = System::start(1);
+    let data = system.path("osd0");
+    system
+        .run(&["block", "create", "disk", "--data", text(&data), "--size", "32M", "--protect", "lazy"])
+        .ok();
+    let file = system.path("file");
+    fs::write(&file, block(OLD)).expect("written");
+    system.run(&["put", text(&file), "/file"]).ok();
+    system.end_osd(0, Signal::Terminate);
+    fs::remove_file(data.join("block-keys.secret")).expect("there");
+    system.start_osd(0);
+    let back = system.path("back");
+    system.run(&["get", "/file", text(&back)]).ok();
+    assert_eq!(fs::read(&back).expect("read"), block(OLD));
+    system.run(&["put", text(&file), "/second"]).ok();
+    let status = run(&["--json", "block", "status", "disk", "--data", text(&data)]).ok().json();
+    assert_eq!(status["available"].as_bool(), Some(false), "{status}");
+    assert!(!data.join("block-keys.secret").exists());
 }
 
 /// Rules of a device that trusts TLS and names, without CHAP.

@@ -69,15 +69,25 @@ impl UnitDevice {
     }
 
     pub(crate) fn start_with(&mut self, flags: &[&str]) {
+        self.start_logged("off", flags);
+    }
+
+    /// Starts it with messages of at least this severity on its standard error.
+    pub(crate) fn start_logged(&mut self, log: &str, flags: &[&str]) {
         let data = self.data();
         let mut command =
             command(&["--json", "osd", "serve", "--data", text(&data), "--listen", &self.address]);
-        command.args(flags);
+        command.args(flags).env("SEALSTONE_LOG", log);
         self.daemon = Some(Daemon::start(command));
     }
 
     pub(crate) fn end(&mut self, signal: Signal) {
         let _ = self.daemon.take().expect("it runs").end(signal);
+    }
+
+    /// Returns the standard error of the running device so far.
+    pub(crate) fn stderr(&self) -> String {
+        self.daemon.as_ref().expect("it runs").stderr()
     }
 
     pub(crate) fn field(&self, name: &str) -> String {

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sealstone_block::{
-    BlockSize, BlockUnit, BlockUnits, LazyOptions, LazyStatus, NewUnit, PageSecret, UnitOptions,
-    UnitProtection,
+    BlockSize, BlockUnit, BlockUnits, LazyOptions, LazyStatus, NewUnit, PageSecret, StoredSecret,
+    UnitOptions, UnitProtection,
 };
 use sealstone_block_client::{BlockError, BlockUnitClient, UnitClientOptions, ZeroMode};
 use sealstone_initiator::chap::{ChapAccount, ChapSecret};
@@ -128,7 +128,7 @@ struct KeyedDevice {
 }
 
 fn options() -> UnitOptions {
-    let secret = PageSecret::new([9; 32]);
+    let secret = StoredSecret::Present(PageSecret::new([9; 32]));
     let random = Arc::new(|into: &mut [u8]| SystemEnvironment.fill_random(into));
     UnitOptions { lazy: Some(LazyOptions { secret, random }), ..UnitOptions::default() }
 }

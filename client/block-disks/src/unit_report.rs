@@ -32,6 +32,9 @@ pub fn protection_text(status: &ProtectionReport) -> String {
         ("protection", status.protect.clone()),
         ("available", if status.available { "yes" } else { "no" }.to_owned()),
     ];
+    if let Some(reason) = &status.unavailable {
+        rows.push(("reason", reason.clone()));
+    }
     if let Some(profile) = &status.profile {
         let versions = format!("{} unverified, {} unverifiable", status.unverified, status.unverifiable);
         let window = format!(

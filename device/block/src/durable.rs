@@ -62,7 +62,7 @@ impl BlockUnit {
         let durability = self.durability();
         let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
         durability.now_ms.store(now_ms, Ordering::Relaxed);
-        if !durability.dirty.load(Ordering::Acquire) {
+        if !durability.dirty.load(Ordering::Acquire) || self.blocks().lazy().is_err() {
             return;
         }
         let idle_ms = IDLE.as_millis() as u64;
@@ -80,9 +80,10 @@ impl BlockUnit {
         }
     }
 
-    /// Removes every mark at a clean shutdown. Returns when all writes are durable.
+    /// Removes every mark at a clean shutdown, when all writes are durable. A unit whose keys are
+    /// unavailable keeps its marks.
     pub(crate) fn close(&self) -> Result<(), BlockFailure> {
-        self.clean(Vec::new)
+        if self.blocks().lazy().is_err() { Ok(()) } else { self.clean(Vec::new) }
     }
 
     /// Flushes, and removes the marks of all ports except the active ones.

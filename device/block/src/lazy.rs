@@ -31,7 +31,7 @@ use crate::failure::BlockFailure;
 use crate::geometry::{BlockExtent, BlockSize};
 use crate::integrity::{IntegrityFailure, IntegrityFailureKind};
 use crate::limits::TRANSFER_MAX;
-use crate::options::UnitOptions;
+use crate::options::{StoredSecret, UnitOptions, seals_keys_at_rest};
 use crate::ports::PortIdentity;
 use crate::transfer::{CdbForm, be32};
 use crate::unit::BlockUnit;
@@ -51,8 +51,10 @@ pub(crate) enum UnitBlocks {
     Plain,
     /// Blocks with keys.
     Lazy(Box<LazyBlocks>),
-    /// Blocks with keys that this process cannot use.
-    Unavailable,
+    /// Blocks with keys that this process does not serve.
+    NotServed,
+    /// Blocks with keys that cannot be used, with the reason and the next step.
+    Unavailable(String),
 }
 
 /// Blocks with keys of their writers.
@@ -69,12 +71,28 @@ pub(crate) struct LazyBlocks {
 }
 
 impl UnitBlocks {
-    /// Opens the blocks of a unit. Blocks with keys are unavailable without options, or if keys or
-    /// versions on the medium are damaged.
+    /// Opens the blocks of a unit. Blocks with keys are unavailable if their secret is missing, or
+    /// if keys or versions on the medium are damaged.
     pub(crate) fn open(store: &Arc<dyn ObjectStore>, unit: &UnitDescription, options: &UnitOptions) -> Self {
         let (protection, losses) = (unit.protection, &options.losses);
-        let (Some(scheme), Some(options)) = (protection.level().key_scheme(), &options.lazy) else {
-            return if protection.stores_block_keys() { Self::Unavailable } else { Self::Plain };
+        let Some(scheme) = protection.level().key_scheme() else { return Self::Plain };
+        let Some(options) = &options.lazy else { return Self::NotServed };
+        let unavailable = |reason: String, block| {
+            tracing::error!(unit = unit.name, reason, "the block unit is unavailable");
+            losses.record_integrity(&IntegrityFailure {
+                unit: &unit.name,
+                lun: unit.lun,
+                initiator: "",
+                kind: IntegrityFailureKind::KeysUnavailable,
+                block,
+                count: 1,
+            });
+            Self::Unavailable(reason)
+        };
+        let secret = match &options.secret {
+            _ if !seals_keys_at_rest(protection) => None,
+            StoredSecret::Present(secret) => Some(secret.clone()),
+            StoredSecret::Missing(reason) => return unavailable(reason.to_string(), None),
         };
         let block = match unit.geometry.block() {
             BlockSize::B512 => ProtectedBlock::B512,
@@ -89,7 +107,7 @@ impl UnitBlocks {
             level: protection.level(),
             profile: protection.profile(),
             limits: LazyLimits::for_unit(unit.geometry.bytes(), protection.profile()),
-            secret: protection.profile().binds_address().then(|| options.secret.clone()),
+            secret,
             random: Arc::clone(&options.random),
         };
         match LazyVolume::open(Arc::clone(store), description, 0) {
@@ -99,16 +117,8 @@ impl UnitBlocks {
                 Self::Lazy(Box::new(LazyBlocks { volume, began, scheme, sessions, writers, dropped }))
             }
             Err(error) => {
-                tracing::error!(unit = unit.name, %error, "the block unit is unavailable: its keys or versions cannot be opened");
-                losses.record_integrity(&IntegrityFailure {
-                    unit: &unit.name,
-                    lun: unit.lun,
-                    initiator: "",
-                    kind: IntegrityFailureKind::KeysUnavailable,
-                    block: error.block(),
-                    count: 1,
-                });
-                Self::Unavailable
+                let step = "restore block-keys.secret and the store, then restart the device";
+                unavailable(format!("its keys or versions cannot be opened: {error}; {step}"), error.block())
             }
         }
     }
@@ -123,7 +133,15 @@ impl UnitBlocks {
         match self {
             Self::Plain => Ok(None),
             Self::Lazy(lazy) => Ok(Some(lazy)),
-            Self::Unavailable => Err(BlockFailure::KeysUnavailable),
+            Self::NotServed | Self::Unavailable(_) => Err(BlockFailure::KeysUnavailable),
+        }
+    }
+
+    /// Returns why blocks with keys cannot be used; `None` if they can, or are not served.
+    pub(crate) fn unavailable_reason(&self) -> Option<&str> {
+        match self {
+            Self::Unavailable(reason) => Some(reason),
+            Self::Plain | Self::Lazy(_) | Self::NotServed => None,
         }
     }
 }

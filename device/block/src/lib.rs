@@ -37,7 +37,9 @@ pub use catalog::{BLOCK_PARTITION, CatalogError, LUN_MAX, NAME_MAX, NewUnit, UNI
 pub use counters::UnitCounters;
 pub use geometry::{BlockSize, Geometry, SizeError};
 pub use integrity::{IntegrityFailure, IntegrityFailureKind};
-pub use options::{LazyOptions, LossSink, LostWrites, NoLossSink, UnitOptions};
+pub use options::{
+    LazyOptions, LossSink, LostWrites, NoLossSink, StoredSecret, UnitOptions, seals_keys_at_rest,
+};
 pub use sealstone_block_lazy::{LazyStatus, PageSecret};
 pub use sealstone_block_protection::UnitProtection;
 pub use unit::BlockUnit;

@@ -4,15 +4,31 @@ use std::fmt;
 use std::sync::Arc;
 
 use sealstone_block_lazy::{PageSecret, RandomSource};
+use sealstone_block_protection::UnitProtection;
 use sealstone_scsi::lu::NexusId;
 
 use crate::integrity::IntegrityFailure;
+
+/// The secret under which keys of blocks are sealed at rest.
+#[derive(Clone)]
+pub enum StoredSecret {
+    /// The secret of the device.
+    Present(PageSecret),
+    /// The device cannot use its secret. Units that need it are unavailable for this reason.
+    Missing(Arc<str>),
+}
+
+/// Whether units with a protection need the secret: they seal keys at rest.
+#[must_use]
+pub const fn seals_keys_at_rest(protection: UnitProtection) -> bool {
+    protection.stores_block_keys() && protection.profile().binds_address()
+}
 
 /// Secret and random bytes for lazily protected units.
 #[derive(Clone)]
 pub struct LazyOptions {
     /// Secret under which keys of blocks are sealed at rest.
-    pub secret: PageSecret,
+    pub secret: StoredSecret,
     /// Random bytes.
     pub random: RandomSource,
 }
@@ -58,7 +74,7 @@ pub struct UnitOptions {
     pub boot_id: [u8; 16],
     /// Receiver of reports of lost writes and of integrity failures.
     pub losses: Arc<dyn LossSink>,
-    /// For units whose blocks have keys. Without it they are unavailable.
+    /// For units whose blocks have keys. Without it they are not served.
     pub lazy: Option<LazyOptions>,
 }
 

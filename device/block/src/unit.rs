@@ -253,6 +253,13 @@ impl BlockUnit {
         self.blocks.lazy().ok().flatten().map(LazyBlocks::status)
     }
 
+    /// Returns why the keys of the blocks cannot be used, and the next step; `None` if they can, or
+    /// if the unit is not served.
+    #[must_use]
+    pub fn unavailable_reason(&self) -> Option<&str> {
+        self.blocks.unavailable_reason()
+    }
+
     /// Refuses commands that need plain blocks.
     fn check_plain(&self) -> Result<(), BlockFailure> {
         match self.blocks.lazy()? {
@@ -320,9 +327,11 @@ impl BlockUnit {
 
     /// Returns when everything written before is durable.
     pub(crate) fn flush(&self) -> Result<(), BlockFailure> {
+        // Versions of an earlier run cannot be verified without their keys.
+        let lazy = self.blocks.lazy()?;
         let written = self.written.load(Ordering::Acquire);
         if self.flushed.load(Ordering::Acquire) < written {
-            match self.blocks.lazy()? {
+            match lazy {
                 Some(lazy) => self.synchronize_lazy(lazy)?,
                 None => self.store.flush().map_err(BlockFailure::Write)?,
             }
@@ -590,7 +599,8 @@ impl DeviceServer for BlockUnit {
     }
 
     fn ready(&self) -> Result<(), Sense> {
-        self.medium.check().map_err(|failure| failure.sense())
+        let available = self.blocks.lazy().map(drop);
+        available.and_then(|()| self.medium.check()).map_err(|failure| failure.sense())
     }
 
     fn unit_attention(&self, nexus: NexusId, take: bool) -> Option<AdditionalSense> {

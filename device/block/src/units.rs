@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use sealstone_block_lazy::{LazyStatus, LazyVolume};
+use sealstone_block_lazy::{LazyStatus, LazyVolume, PageSecret};
 use sealstone_store::ObjectStore;
 
 use crate::BlockUnit;
 use crate::catalog::{self, CatalogError, NewUnit, UnitDescription};
 use crate::counters::UnitCounters;
-use crate::options::UnitOptions;
+use crate::options::{StoredSecret, UnitOptions, seals_keys_at_rest};
 
 /// Current state of a unit.
 #[derive(Clone, Debug)]
@@ -32,13 +32,15 @@ pub struct UnitStatus {
     pub counters: UnitCounters,
     /// Versions and verification; `None` if blocks have no keys, or the unit is not served.
     pub lazy: Option<LazyStatus>,
+    /// Why the keys of blocks cannot be used, and the next step.
+    pub unavailable: Option<String>,
 }
 
 /// The block units of one store.
 pub struct BlockUnits {
     store: Arc<dyn ObjectStore>,
     target: String,
-    options: UnitOptions,
+    options: Mutex<UnitOptions>,
     units: Mutex<BTreeMap<u16, Arc<BlockUnit>>>,
     /// Serialises creation and removal, which may take long. Readers do not need it.
     changing: Mutex<()>,
@@ -69,7 +71,7 @@ impl BlockUnits {
             let unit = BlockUnit::open(Arc::clone(&store), description, target, &options)?;
             units.insert(lun, Arc::new(unit));
         }
-        let target = target.to_owned();
+        let (target, options) = (target.to_owned(), Mutex::new(options));
         Ok(Self { store, target, options, units: Mutex::new(units), changing: Mutex::default() })
     }
 
@@ -81,12 +83,27 @@ impl BlockUnits {
     pub fn sealed_unit_names(store: &dyn ObjectStore) -> Result<Vec<String>, CatalogError> {
         let mut names = Vec::new();
         for UnitDescription { lun, name, protection, .. } in catalog::load(store)? {
-            let has_secret = protection.stores_block_keys() && protection.profile().binds_address();
-            if has_secret && LazyVolume::has_state(store, lun)? {
+            if seals_keys_at_rest(protection) && LazyVolume::has_state(store, lun)? {
                 names.push(name);
             }
         }
         Ok(names)
+    }
+
+    /// Returns why the secret of [`LazyOptions`](crate::LazyOptions) is missing, if it is.
+    #[must_use]
+    pub fn missing_secret(&self) -> Option<Arc<str>> {
+        match &self.options.lock().lazy.as_ref()?.secret {
+            StoredSecret::Missing(reason) => Some(Arc::clone(reason)),
+            StoredSecret::Present(_) => None,
+        }
+    }
+
+    /// Replaces a missing secret for units that are created later.
+    pub fn set_secret(&self, secret: PageSecret) {
+        if let Some(lazy) = &mut self.options.lock().lazy {
+            lazy.secret = StoredSecret::Present(secret);
+        }
     }
 
     /// Returns the units, sorted by LUN.
@@ -105,7 +122,8 @@ impl BlockUnits {
             self.units().iter().map(|unit| unit.description().clone()).collect();
         let description = catalog::create(&*self.store, &taken, new)?;
         let lun = description.lun;
-        let unit = BlockUnit::open(Arc::clone(&self.store), description, &self.target, &self.options)?;
+        let options = self.options.lock().clone();
+        let unit = BlockUnit::open(Arc::clone(&self.store), description, &self.target, &options)?;
         let unit = Arc::new(unit);
         self.units.lock().insert(lun, Arc::clone(&unit));
         Ok(unit)
@@ -197,6 +215,7 @@ impl BlockUnits {
                 write_cache: unit.has_write_cache(),
                 counters: unit.counters(),
                 lazy: unit.lazy_status(),
+                unavailable: unit.unavailable_reason().map(str::to_owned),
             })
         };
         self.units().iter().map(listed).collect()

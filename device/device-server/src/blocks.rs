@@ -4,14 +4,15 @@
 //! them. They are exported only on loopback, on a target that restricts initiators (CHAP or a
 //! list), or with `--insecure-block`.
 
+use std::io::ErrorKind::NotFound;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use sealstone_block::{
     BLOCK_PARTITION, BlockSize, BlockUnit, BlockUnits, CatalogError, LazyOptions, LazyStatus, NewUnit,
-    PageSecret, UnitDescription, UnitOptions, UnitProtection, UnitStatus,
+    PageSecret, StoredSecret, UnitDescription, UnitOptions, UnitProtection, UnitStatus, seals_keys_at_rest,
 };
 use sealstone_block_e2e::{BLOCK_LEN, DiskHeader};
 use sealstone_block_protection::{ProtectedBlock, ProtectionProfile, ProtectionSettings};
@@ -125,6 +126,9 @@ pub struct ProtectionReport {
     pub profile: Option<String>,
     /// Whether the device runs and can use the keys of the unit.
     pub available: bool,
+    /// Why it cannot use them, and the next step.
+    #[serde(default)]
+    pub unavailable: Option<String>,
     /// Epoch of the unit's key; at levels of the paper 1 if keys are sealed. Otherwise 0.
     pub key_epoch: u32,
     /// Versions that wait for verification.
@@ -205,11 +209,33 @@ pub(crate) fn unit_options() -> UnitOptions {
 /// File with the secret under which keys of blocks are sealed at rest.
 const PAGE_SECRET: &str = "block-keys.secret";
 
-/// Returns what units with keys of blocks need: the secret of this device. It is created unless a
-/// unit needs the one before, which a new one could not replace.
-pub(crate) fn lazy_options(folder: &Path, store: &dyn ObjectStore) -> Outcome<LazyOptions> {
+/// Returns the secret of this device and random bytes, for units with keys of blocks. Without the
+/// secret only the units that need it are unavailable.
+fn lazy_options(folder: &Path, store: &dyn ObjectStore) -> LazyOptions {
+    let secret = match load_secret(folder, store) {
+        Ok(secret) => StoredSecret::Present(secret),
+        Err(failure) => {
+            let reason = secret_failure_text(&failure);
+            tracing::error!(reason, "units that store sealed keys are unavailable");
+            StoredSecret::Missing(reason.into())
+        }
+    };
+    LazyOptions { secret, random: Arc::new(|into: &mut [u8]| SystemEnvironment.fill_random(into)) }
+}
+
+/// Returns a failure of [`load_secret`] in one line, with the next step.
+fn secret_failure_text(failure: &Failure) -> String {
+    let step = failure.next_step.as_ref().map(|step| format!("; {step}")).unwrap_or_default();
+    format!("{}{step}", failure.message)
+}
+
+/// Reads the secret of block keys. Creates it unless a unit needs the one before, which a new one
+/// could not replace. An existing file is never replaced.
+fn load_secret(folder: &Path, store: &dyn ObjectStore) -> Outcome<PageSecret> {
     let path = folder.join(PAGE_SECRET);
-    if !path.exists() {
+    // A symbolic link to a missing file is not replaced either.
+    let is_missing = std::fs::symlink_metadata(&path).is_err_and(|error| error.kind() == NotFound);
+    if is_missing {
         let sealed = BlockUnits::sealed_unit_names(store).map_err(failure)?;
         if !sealed.is_empty() {
             let units = sealed.join(", ");
@@ -217,21 +243,28 @@ pub(crate) fn lazy_options(folder: &Path, store: &dyn ObjectStore) -> Outcome<La
                 "the secret of block keys is missing; without it these units cannot be read: {units}"
             ))
             .at(path.shown())
-            .hint("restore the file from a copy; if there is none, the units are lost: sealstone block rm"));
+            .hint(
+                "restore the file from a copy and restart the device; if there is none, the units are lost: \
+                 sealstone block rm",
+            ));
         }
         secret_file::write(&path, &random::<32>())?;
     }
     let bytes = secret_file::read_bytes(&path)?;
     let secret = bytes.as_slice().try_into().map_err(|_| {
-        Failure::operation("the secret of block keys does not have 32 bytes").at(path.shown())
+        Failure::operation("the secret of block keys does not have 32 bytes")
+            .at(path.shown())
+            .hint("restore the file from a copy and restart the device")
     })?;
-    let secret = PageSecret::new(secret);
-    Ok(LazyOptions { secret, random: Arc::new(|into: &mut [u8]| SystemEnvironment.fill_random(into)) })
+    Ok(PageSecret::new(secret))
 }
 
 /// The block units of a store that this process has open.
 pub(crate) struct Blocks {
     units: BlockUnits,
+    store: Arc<dyn ObjectStore>,
+    /// Folder of the secret of block keys; `None` if the device is stopped.
+    folder: Option<PathBuf>,
     target_name: String,
     /// The target that exports them; `None` if the device is stopped or must not export them.
     export: Option<BlockExport>,
@@ -294,8 +327,28 @@ impl Blocks {
         target_name: &str,
         options: UnitOptions,
     ) -> Outcome<Self> {
-        let units = BlockUnits::open_with(store, target_name, options).map_err(failure)?;
-        Ok(Self { units, target_name: target_name.to_owned(), export: None })
+        let units = BlockUnits::open_with(Arc::clone(&store), target_name, options).map_err(failure)?;
+        Ok(Self { units, store, folder: None, target_name: target_name.to_owned(), export: None })
+    }
+
+    /// Opens the units of a store for a device that serves them, with the secret of its folder.
+    pub(crate) fn open_serving(
+        store: Arc<dyn ObjectStore>,
+        target_name: &str,
+        options: UnitOptions,
+        folder: PathBuf,
+    ) -> Outcome<Self> {
+        let lazy = Some(lazy_options(&folder, &*store));
+        let blocks = Self::open(store, target_name, UnitOptions { lazy, ..options })?;
+        Ok(Self { folder: Some(folder), ..blocks })
+    }
+
+    /// Loads or creates the secret for a new unit, if it was missing when the device started.
+    fn require_secret(&self) -> Outcome {
+        if let (Some(folder), Some(_)) = (&self.folder, self.units.missing_secret()) {
+            self.units.set_secret(load_secret(folder, &*self.store)?);
+        }
+        Ok(())
     }
 
     /// Exports all units on a target; `url` is `iscsi://HOST:PORT/IQN`.
@@ -339,6 +392,9 @@ impl Blocks {
                 "the device listens beyond loopback and does not restrict initiators",
             )
             .hint("require CHAP, set a list of initiators, or restart it with --insecure-block"));
+        }
+        if seals_keys_at_rest(protection) {
+            self.require_secret()?;
         }
         let unit = self
             .units
@@ -396,6 +452,7 @@ impl Blocks {
             protect: self.protect_name(&unit.description),
             profile: is_keyed.then(|| protection.profile().name().to_owned()),
             available: self.export.is_some() && (!is_keyed || unit.lazy.is_some()),
+            unavailable: unit.unavailable,
             key_epoch: match protection.profile() {
                 ProtectionProfile::Modern => state.key_epoch,
                 profile => u32::from(is_keyed && profile.binds_address()),

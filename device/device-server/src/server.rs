@@ -195,9 +195,7 @@ impl DeviceServer {
         };
         let folder = data.to_owned();
         let blocks = tokio::task::spawn_blocking(move || {
-            let lazy = Some(blocks::lazy_options(&folder, &*objects)?);
-            let unit_options = UnitOptions { lazy, ..unit_options };
-            let mut blocks = Blocks::open(objects, &target_name, unit_options)?;
+            let mut blocks = Blocks::open_serving(objects, &target_name, unit_options, folder)?;
             blocks.export(&exporting, portal, exposure).map(|()| Arc::new(blocks))
         })
         .await

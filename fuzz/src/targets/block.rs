@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use sealstone_block::{
-    BLOCK_PARTITION, BlockSize, BlockUnit, BlockUnits, LazyOptions, NewUnit, PageSecret, UnitOptions,
-    UnitProtection,
+    BLOCK_PARTITION, BlockSize, BlockUnit, BlockUnits, LazyOptions, NewUnit, PageSecret, StoredSecret,
+    UnitOptions, UnitProtection,
 };
 use sealstone_block_protection::{BlockSeal, BlockSealer, KeyListForm, ProtectedBlock, verify_block};
 use sealstone_osd::ObjectId;
@@ -269,7 +269,10 @@ fn keyed_commands(input: &[u8]) {
     let protection = UnitProtection::parse(name).expect("a level");
     let form = keyed_form(protection);
     let store = Arc::new(MemoryStore::new(32 << 20)) as Arc<dyn ObjectStore>;
-    let lazy = LazyOptions { secret: PageSecret::new([9; 32]), random: Arc::new(|into| into.fill(3)) };
+    let lazy = LazyOptions {
+        secret: StoredSecret::Present(PageSecret::new([9; 32])),
+        random: Arc::new(|into| into.fill(3)),
+    };
     let options = UnitOptions { lazy: Some(lazy), ..UnitOptions::default() };
     let units = BlockUnits::open_with(Arc::clone(&store), "iqn.x:fuzz", options.clone()).expect("opens");
     let new = NewUnit {
