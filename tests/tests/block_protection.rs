@@ -379,6 +379,21 @@ fn modern_unit_is_attached_rotated_and_shown() {
     assert_eq!(attach.end(Signal::Terminate), 0);
 }
 
+/// The levels of the paper with crypto hardware have the format of others, which the message names.
+#[test]
+fn hardware_levels_name_equal_levels() {
+    let device = UnitDevice::new();
+    for (level, equal) in
+        [("paper:S2-2", "paper:S2-1u"), ("paper:S2-4", "paper:S2-3"), ("paper:S2-6", "paper:S2-5")]
+    {
+        let create = ["create", "disk", "--size", "32M", "--protect", level];
+        let refused = device.block(&create);
+        assert!(refused.code != 0 && refused.stderr.contains(equal), "{}", refused.stderr);
+        device.block(&["create", "disk", "--size", "32M", "--protect", equal]).ok();
+        device.block(&["rm", "disk"]).ok();
+    }
+}
+
 /// Sense key of a unit whose keys are unavailable, in messages.
 const NOT_READY: &str = "NOT READY";
 

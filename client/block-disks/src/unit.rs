@@ -41,8 +41,24 @@ impl UnitProtectionChoice {
     pub fn parse(text: &str) -> Result<Self, String> {
         match text {
             END_TO_END => Ok(Self::EndToEnd),
-            _ => UnitProtection::parse(text).map(Self::Sessions).map_err(|error| error.to_string()),
+            _ => UnitProtection::parse(text).map(Self::Sessions).map_err(|error| match hardware_level(text) {
+                None => error.to_string(),
+                Some(equal) => format!(
+                    "{text} is {equal} on processors with AES instructions, which are always used: create \
+                     the unit with {equal}"
+                ),
+            }),
         }
+    }
+}
+
+/// Returns the level with the format of a level of the paper with crypto hardware.
+fn hardware_level(name: &str) -> Option<&'static str> {
+    match name {
+        "paper:S2-2" => Some("paper:S2-1u"),
+        "paper:S2-4" => Some("paper:S2-3"),
+        "paper:S2-6" => Some("paper:S2-5"),
+        _ => None,
     }
 }
 
