@@ -89,6 +89,10 @@ test: setup-tests ## Everything but the lints of the WebAssembly engine: the gat
 	step scripts/engine-java build
 	step $(XTASK) tests
 
+test-python: setup ## Build the Python package for tests, check its types, run its tests (needs Python 3.11 and pip)
+	@. scripts/env
+	scripts/python test
+
 FUZZ_TARGETS ?= osd-cdb osd-capability osd-attribute-lists osd-continuation iscsi-target iscsi-login
 FUZZ_SECONDS ?= 600
 
@@ -148,4 +152,4 @@ bench-pace: dist ## Small requests beside large ones, with each switch that orde
 clean: ## Remove build output
 	@rm -rf target
 
-.PHONY: help setup setup-tests build engines packages dist demo check test fuzz torture bench bench-pace clean
+.PHONY: help setup setup-tests build engines packages dist demo check test test-python fuzz torture bench bench-pace clean
