@@ -7,7 +7,8 @@ use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior,
 /// Variable that permits core dumps, and inspection by processes of the same user.
 const PERMITTED: &str = "SEALSTONE_CORE_DUMPS";
 
-/// Forbids core dumps of this process and of programs that it starts, unless [`PERMITTED`] is set.
+/// Forbids core dumps of this process and of programs that it starts, unless `SEALSTONE_CORE_DUMPS`
+/// is set.
 ///
 /// # Errors
 /// Those of the system.
