@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use sealstone_initiator::{Dial, Environment, Residual, TargetUrl};
+use sealstone_initiator::{Dial, Environment, Residual, ScsiResponse, TargetUrl};
 
 use crate::command::{self, AllocationExtent};
 use crate::error::{LBA_STATUS, SYNCHRONIZE, UNMAP, WRITE_SAME};
@@ -201,12 +201,29 @@ impl BlockUnitClient {
                 sessions_max,
                 ..UnitCommand::default()
             };
-            let response = self.path().run(&command, Vec::new()).await?;
+            let response = self.run_change(&command, at, piece).await?;
             if response.write_residual != Residual::None {
                 return Err(BlockError::Malformed("WRITE used another number of bytes"));
             }
         }
         Ok(())
+    }
+
+    /// Runs a command that changes a piece of the unit. Reports about earlier versions of its blocks
+    /// are not sent any more.
+    async fn run_change(
+        &self,
+        command: &UnitCommand,
+        at: u64,
+        piece: u64,
+    ) -> Result<ScsiResponse, BlockError> {
+        let (lba, blocks) = (self.lba(at), u64::from(self.blocks(piece)));
+        let discard = || self.0.paths.iter().for_each(|path| path.discard_reports(lba, blocks));
+        discard();
+        let outcome = self.path().run(command, Vec::new()).await;
+        // Those of reads that ran at the same time.
+        discard();
+        outcome
     }
 
     /// Makes the changes of one request durable that began when `losses` were counted. A loss since
@@ -304,7 +321,7 @@ impl BlockUnitClient {
                 sessions_max,
                 ..UnitCommand::default()
             };
-            match self.path().run(&command, Vec::new()).await {
+            match self.run_change(&command, at, piece).await {
                 Ok(_) => {}
                 Err(BlockError::Unsupported(_)) => break,
                 Err(error) => return Err(error),
@@ -351,7 +368,7 @@ impl BlockUnitClient {
                 leaves_unflushed: true,
                 ..UnitCommand::default()
             };
-            let outcome = self.path().run(&command, Vec::new()).await.and_then(|response| {
+            let outcome = self.run_change(&command, at, piece).await.and_then(|response| {
                 match response.write_residual {
                     Residual::None => Ok(()),
                     _ if has_data => Err(BlockError::Malformed("WRITE SAME used another number of bytes")),

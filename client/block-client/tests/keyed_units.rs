@@ -518,6 +518,27 @@ async fn false_success_commits_garbage_in_paper_profile_only() {
     }
 }
 
+/// A report about the version that was read waits while the block is written again.
+#[tokio::test]
+async fn late_report_keeps_newer_write() {
+    for profile in [PAPER, SAFE] {
+        let device = KeyedDevice::new(S1_2, profile, BlockSize::B512);
+        let client = device.client().await;
+        let cursor = client.flush_cursor();
+        for round in 0..3 {
+            let (old, new) = if round % 2 == 0 { (OLD, NEW) } else { (NEW, OLD) };
+            client.write(512, block(old), false).await.unwrap();
+            assert_eq!(client.read(512, 512).await.unwrap(), block(old), "{profile:?}");
+            client.write(512, block(new), false).await.unwrap();
+            client.flush(&cursor).await.unwrap();
+            assert_eq!(client.read(512, 512).await.unwrap(), block(new), "{profile:?}");
+            // Others are not dropped.
+            client.write(1024, block(old), false).await.unwrap();
+            client.flush(&cursor).await.unwrap();
+        }
+    }
+}
+
 /// Writes without keys, and with a form that the client does not seal, change nothing.
 #[tokio::test]
 async fn write_without_keys_is_refused() {
