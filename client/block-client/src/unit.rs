@@ -209,8 +209,8 @@ impl BlockUnitClient {
         Ok(())
     }
 
-    /// Runs a command that changes a piece of the unit. Reports about earlier versions of its blocks
-    /// are not sent any more.
+    /// Runs a command that changes a piece of the unit. Waiting reports about its blocks are
+    /// dropped.
     async fn run_change(
         &self,
         command: &UnitCommand,
