@@ -117,7 +117,9 @@ fn demand(load: &PageDemand, shape: &TreeOutline<TAGS>) -> PagesByOrder {
         let leaves = match load.leaves[tag] {
             0 => {
                 // Others that are small are counted with the changed tags.
-                blocks[order] += if order > 0 { END_LEAVES } else { 0 };
+                if order > 0 {
+                    blocks[order] = blocks[order].saturating_add(END_LEAVES);
+                }
                 continue;
             }
             leaves => leaves.saturating_add(2),
