@@ -89,7 +89,10 @@ test: setup-tests ## Everything but the lints of the WebAssembly engine: the gat
 	step scripts/engine-java build
 	step $(XTASK) tests
 
-test-python: setup ## Build the Python package for tests, check its types, run its tests (needs Python 3.11 and pip)
+setup-python: ## Install what the tests of the Python package need as well
+	@scripts/setup --python
+
+test-python: setup-python ## Build the Python package for tests, check its types, run its tests (needs Python 3.11 and pip)
 	@. scripts/env
 	scripts/python test
 
@@ -152,4 +155,4 @@ bench-pace: dist ## Small requests beside large ones, with each switch that orde
 clean: ## Remove build output
 	@rm -rf target
 
-.PHONY: help setup setup-tests build engines packages dist demo check test test-python fuzz torture bench bench-pace clean
+.PHONY: help setup setup-tests setup-python build engines packages dist demo check test test-python fuzz torture bench bench-pace clean
