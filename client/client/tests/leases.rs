@@ -108,6 +108,18 @@ async fn leased_reads_see_unclosed_remote_writes() {
     }
 }
 
+/// The answer that confirms the epoch arrives at once and is not followed by a pause.
+#[tokio::test(start_paused = true)]
+async fn new_client_receives_recalls_at_once() {
+    let world = leading(1).await;
+    let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
+    let file = other.create("f").await;
+    file.write(0, b"bytes").await.unwrap();
+    let begun = Instant::now();
+    assert_eq!(all(&one.open(file.node(), Access::Read).await).await, b"bytes");
+    assert!(begun.elapsed() < Duration::from_millis(500), "{:?}", begun.elapsed());
+}
+
 #[tokio::test(start_paused = true)]
 async fn remote_change_invalidates_cached_file() {
     let world = leading(1).await;

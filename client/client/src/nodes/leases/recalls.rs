@@ -17,6 +17,8 @@ pub(in super::super) async fn recall_task<M: Metadata, D: Devices>(weak: Weak<Sh
         return;
     };
     let mut busy = Instant::now();
+    // Whether the next answer confirms a new epoch, which the server does at once.
+    let mut confirms = false;
     loop {
         let (epoch, known, sent) = {
             let Some(shared) = weak.upgrade() else { return };
@@ -60,6 +62,7 @@ pub(in super::super) async fn recall_task<M: Metadata, D: Devices>(weak: Weak<Sh
                 shared.begin_epoch(now).await;
                 // Limits the rate if each answer has another epoch.
                 paced = epoch != 0 && sent.instant.elapsed() < RETRY_PAUSE;
+                confirms = true;
             }
             Ok(Response::Recalls { lease_ms, last, recalls, .. }) => {
                 // Done first, since the answer does not renew the leases that it recalls.
@@ -69,7 +72,9 @@ pub(in super::super) async fn recall_task<M: Metadata, D: Devices>(weak: Weak<Sh
                 let is_complete = recalls.len() < RECALLS_MAX;
                 shared.leases.table.lock().renew(last, is_complete, sent, lease_ms);
                 shared.leases.changed.notify_waiters();
-                paced = recalls.is_empty() && sent.instant.elapsed() < POLL_INTERVAL;
+                let is_early = recalls.is_empty() && sent.instant.elapsed() < POLL_INTERVAL;
+                paced = is_early && !confirms;
+                confirms = false;
             }
             Ok(_) => paced = true,
             Err(error) => {
