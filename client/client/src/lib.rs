@@ -17,6 +17,7 @@ mod checksum;
 mod client;
 mod delegated;
 mod disks;
+mod errno;
 mod error;
 mod failure;
 pub mod functions;
@@ -42,6 +43,7 @@ pub use capability_file::{CAPABILITY_FILE_MAX, CapabilityDevice, CapabilityFile}
 pub use client::{CONNECT_TIMEOUT, Client, DeviceConnectOptions, DiskFree, Listing, OpenFile, WhoAmI};
 pub use delegated::{Delegated, Delegation, NoServer, Progress};
 pub use disks::disk_name;
+pub use errno::errno;
 pub use error::ClientError;
 pub use failure::function_failure;
 pub use get::GetOptions;

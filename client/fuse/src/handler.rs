@@ -16,8 +16,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use sealstone_client::ClientError;
 use sealstone_client::nodes::{Nodes, SeekTarget};
+use sealstone_client::{ClientError, errno};
 use sealstone_mds_protocol::Access;
 use sealstone_mds_protocol::{
     LOCK_TO_END, LinkTarget, Lock, LockKind, Node, NodeChange, NodeKind, RenameMode, SetTime, XattrMode,
@@ -27,7 +27,6 @@ use sealstone_mds_protocol::{
 use crate::acl::{is_list, to_kernel};
 use crate::attributes::nanoseconds;
 use crate::directory::OpenDirectory;
-use crate::errno::errno;
 use crate::id_map::IdMap;
 use crate::kernel::{
     AnswerFields, Changes, KernelReply, KernelTime, LockRequest, Operation, RequestHandler, RequestHeader,

@@ -10,7 +10,6 @@ mod acl;
 mod attributes;
 mod directory;
 mod disk;
-mod errno;
 mod examine;
 mod handler;
 mod id_map;
@@ -33,7 +32,6 @@ use sealstone_client::nodes::Nodes;
 use sealstone_mds_protocol::Node;
 
 pub use disk::{DiskMountOptions, mount_disk};
-pub use errno::errno;
 pub use examine::examine;
 pub use id_map::{IdMap, MountingUser, UNKNOWN_ID, UnknownIdError};
 pub use kernel::{MountError, MountRoot, check_mountpoint, helper};

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use sealstone_client::ClientError;
 use sealstone_client::nodes::{CreateParams, File, Nodes};
+use sealstone_client::{ClientError, errno};
 use sealstone_mds_protocol::{
     ACL_ACCESS, ACL_NAMES_MAX, Access, Acl, ErrorCode, Failure, FileKind, Name, Stat, XattrMode, XattrName,
     XattrValue,
@@ -18,7 +18,6 @@ use sealstone_mds_protocol::{Node, NodeChange, NodeKind};
 use crate::acl::from_kernel;
 use crate::attributes::{attributes, kind_number};
 use crate::directory::{DOTS, OpenDirectory, ShownEntry};
-use crate::errno::errno;
 use crate::id_map::IdMap;
 use crate::kernel::{
     AnswerFields, Attributes, DIRECT_IO, EntryBuffer, KEEP_CACHE, KernelReply, O_APPEND, RequestHeader,

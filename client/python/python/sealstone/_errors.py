@@ -1,6 +1,7 @@
-"""Exceptions. Each is an ``OSError`` with an error number, and the subclass that ``open`` raises."""
+"""Exceptions. Each is an ``OSError`` with an error number; some also have the class that ``open`` raises."""
 
 import errno
+import os
 from typing import Optional
 
 
@@ -49,7 +50,7 @@ class DamagedError(Error):
 
 
 class ClusterError(Error):
-    """An embedded cluster cannot start or stop; the message has the next step."""
+    """A cluster cannot start or stop, or its file is wrong; the message has the next step."""
 
 
 _OF_KIND: dict[str, type[Error]] = {
@@ -70,7 +71,7 @@ _OF_ERRNO: dict[int, type[Error]] = {
 }
 
 
-def from_native(kind: str, number: int, message: str, path: Optional[str]) -> Error:
+def from_native(kind: str, number: int, message: str, path: Optional[bytes]) -> Error:
     """Return the exception of an error of the native half."""
     if kind == "cluster":
         # Missing files and permissions of this machine have the classes of `open`.
@@ -78,4 +79,4 @@ def from_native(kind: str, number: int, message: str, path: Optional[str]) -> Er
         made = local.get(number, ClusterError)
     else:
         made = _OF_KIND.get(kind) or _OF_ERRNO.get(number, Error)
-    return made(number, message) if path is None else made(number, message, path)
+    return made(number, message) if path is None else made(number, message, os.fsdecode(path))

@@ -1,11 +1,12 @@
-//! Error numbers that programs get for errors of the client.
+//! Error numbers of Linux for errors of the client, as programs get them from a mount or a binding.
 
 use rustix::io::Errno;
-use sealstone_client::ClientError;
 use sealstone_initiator::OsdError;
 use sealstone_mds_protocol::{ErrorCode, WireError};
 
-/// Returns the error number for a client error.
+use crate::ClientError;
+
+/// Returns the error number of a client error.
 #[must_use]
 pub fn errno(error: &ClientError) -> Errno {
     match error {
@@ -17,6 +18,9 @@ pub fn errno(error: &ClientError) -> Errno {
         ClientError::SessionOver => Errno::ACCESS,
         ClientError::Connection(_) | ClientError::LoginBusy { .. } => Errno::TIMEDOUT,
         ClientError::UnknownDevice(_) => Errno::NXIO,
+        ClientError::Source(error) | ClientError::Sink(error) => {
+            Errno::from_io_error(error).unwrap_or(Errno::IO)
+        }
         _ => Errno::IO,
     }
 }
@@ -85,5 +89,7 @@ mod tests {
             error: OsdError::NoSpace,
         };
         assert_eq!(errno(&full), Errno::NOSPC);
+        let missing = ClientError::Source(std::io::Error::from_raw_os_error(Errno::NOENT.raw_os_error()));
+        assert_eq!(errno(&missing), Errno::NOENT);
     }
 }
