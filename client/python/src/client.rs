@@ -64,8 +64,8 @@ pub(crate) struct NativeClient {
 }
 
 impl NativeClient {
-    pub(crate) fn new(client: Client) -> PyResult<Self> {
-        Ok(Self { client, nodes: Mutex::new(None), owner: OwnerProcess::current() })
+    pub(crate) fn new(client: Client) -> Self {
+        Self { client, nodes: Mutex::new(None), owner: OwnerProcess::current() }
     }
 
     /// Runs an operation on the file at `path`.
@@ -237,7 +237,7 @@ pub(crate) fn connect_with_password(
 ) -> PyResult<NativeClient> {
     let (pin, password) = (pin_of(py, pin)?, Zeroizing::new(password.to_vec()));
     let client = wait(py, Client::connect(server, pin, user, &password))?;
-    NativeClient::new(client.map_err(|error| errors::client_error(py, &error, None))?)
+    client.map(NativeClient::new).map_err(|error| errors::client_error(py, &error, None))
 }
 
 /// Logs in with the key file of a service.
@@ -253,5 +253,5 @@ pub(crate) fn connect_with_key(
         sealstone_failure::secret_file::read(&key_file).map_err(|error| errors::failure(py, &error))?;
     let key = ServiceKey::from_text(&text).map_err(|error| errors::client_error(py, &error, None))?;
     let client = wait(py, Client::connect_with_key(server, pin, &key, Proofs::default()))?;
-    NativeClient::new(client.map_err(|error| errors::client_error(py, &error, None))?)
+    client.map(NativeClient::new).map_err(|error| errors::client_error(py, &error, None))
 }

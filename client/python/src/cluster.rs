@@ -4,9 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
-use sealstone_client::tls::Fingerprint;
-use sealstone_cluster::AdminCredential;
-use sealstone_embed::EmbeddedCluster;
+use sealstone_embed::{EmbeddedCluster, Endpoints};
 
 use crate::client::NativeClient;
 use crate::errors;
@@ -17,12 +15,8 @@ use crate::runtime::{OwnerProcess, wait};
 pub(crate) struct NativeCluster {
     running: Mutex<Option<EmbeddedCluster>>,
     owner: OwnerProcess,
-    metadata_server: String,
-    pin: Fingerprint,
-    devices: Vec<(String, String)>,
+    endpoints: Endpoints,
     folder: PathBuf,
-    cluster_file: PathBuf,
-    admin_secret: PathBuf,
 }
 
 #[pymethods]
@@ -46,15 +40,10 @@ impl NativeCluster {
             builder = builder.capacity(capacity);
         }
         let cluster = wait(py, builder.start())?.map_err(|error| errors::failure(py, &error))?;
-        let endpoints = cluster.endpoints();
         Ok(Self {
             owner: OwnerProcess::current(),
-            metadata_server: endpoints.metadata_server.to_string(),
-            pin: endpoints.pin,
-            devices: endpoints.devices.iter().map(|one| (one.name.clone(), one.url.clone())).collect(),
+            endpoints: cluster.endpoints().clone(),
             folder: cluster.folder().to_owned(),
-            cluster_file: endpoints.cluster_file.clone(),
-            admin_secret: endpoints.admin_secret.clone(),
             running: Mutex::new(Some(cluster)),
         })
     }
@@ -62,12 +51,8 @@ impl NativeCluster {
     /// Returns a client of the administrator.
     fn client(&self, py: Python<'_>) -> PyResult<NativeClient> {
         self.owner.check()?;
-        let login = async {
-            let credential = AdminCredential::read(&self.admin_secret)?;
-            credential.login(&self.metadata_server, self.pin).await
-        };
-        let client = wait(py, login)?.map_err(|error| errors::failure(py, &error))?;
-        NativeClient::new(client)
+        let client = wait(py, self.endpoints.admin_client())?;
+        client.map(NativeClient::new).map_err(|error| errors::failure(py, &error))
     }
 
     /// Stops the cluster; does nothing if it has stopped.
@@ -87,18 +72,18 @@ impl NativeCluster {
     }
 
     #[getter]
-    fn metadata_server(&self) -> &str {
-        &self.metadata_server
+    fn metadata_server(&self) -> String {
+        self.endpoints.metadata_server.to_string()
     }
 
     #[getter]
     fn pin(&self) -> String {
-        format!("sha256:{}", self.pin)
+        format!("sha256:{}", self.endpoints.pin)
     }
 
     #[getter]
     fn devices(&self) -> Vec<(String, String)> {
-        self.devices.clone()
+        self.endpoints.devices.iter().map(|device| (device.name.clone(), device.url.clone())).collect()
     }
 
     #[getter]
@@ -108,12 +93,12 @@ impl NativeCluster {
 
     #[getter]
     fn cluster_file(&self) -> PathBuf {
-        self.cluster_file.clone()
+        self.endpoints.cluster_file.clone()
     }
 
     #[getter]
     fn admin_secret(&self) -> PathBuf {
-        self.admin_secret.clone()
+        self.endpoints.admin_secret.clone()
     }
 }
 

@@ -36,6 +36,18 @@ pub struct Endpoints {
     pub admin_secret: PathBuf,
 }
 
+impl Endpoints {
+    /// Returns a client that is logged in as the administrator. It belongs to the runtime of the
+    /// caller.
+    ///
+    /// # Errors
+    /// The file with the key or password is missing, or the login failed.
+    pub async fn admin_client(&self) -> Outcome<Client> {
+        let credential = AdminCredential::read(&self.admin_secret)?;
+        credential.login(&self.metadata_server.to_string(), self.pin).await
+    }
+}
+
 /// Address of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceEndpoint {
@@ -51,7 +63,6 @@ pub struct DeviceEndpoint {
 pub struct EmbeddedCluster {
     endpoints: Endpoints,
     folder: PathBuf,
-    admin: AdminCredential,
     running: RunningThread,
 }
 
@@ -59,7 +70,7 @@ pub struct EmbeddedCluster {
 struct RunningThread {
     /// Dropping it starts the shutdown.
     stop: Option<watch::Sender<bool>>,
-    ended: Option<oneshot::Receiver<Outcome>>,
+    ended: oneshot::Receiver<Outcome>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -72,12 +83,6 @@ impl Drop for RunningThread {
             tracing::error!("the thread of an embedded cluster panicked");
         }
     }
-}
-
-/// Report of the thread when clients can use the cluster.
-struct StartedCluster {
-    endpoints: Endpoints,
-    admin: AdminCredential,
 }
 
 impl EmbeddedCluster {
@@ -95,9 +100,9 @@ impl EmbeddedCluster {
                 let _ = end.send(outcome);
             })
             .map_err(|error| Failure::from(error).at("thread of the cluster"))?;
-        let running = RunningThread { stop: Some(stop), ended: Some(ended), thread: Some(thread) };
+        let running = RunningThread { stop: Some(stop), ended, thread: Some(thread) };
         match start.await {
-            Ok(StartedCluster { endpoints, admin }) => Ok(Self { endpoints, folder, admin, running }),
+            Ok(endpoints) => Ok(Self { endpoints, folder, running }),
             Err(_) => match running.end().await {
                 Err(failure) => Err(failure),
                 Ok(()) => Err(Failure::operation("the cluster stopped while it started")),
@@ -109,9 +114,9 @@ impl EmbeddedCluster {
     /// caller.
     ///
     /// # Errors
-    /// The login failed.
+    /// As [`Endpoints::admin_client`].
     pub async fn client(&self) -> Outcome<Client> {
-        self.admin.login(&self.endpoints.metadata_server.to_string(), self.endpoints.pin).await
+        self.endpoints.admin_client().await
     }
 
     /// Returns the addresses of the cluster, with which other clients log in.
@@ -139,14 +144,15 @@ impl RunningThread {
     /// Stops the cluster and waits for its outcome without blocking the caller's thread.
     async fn end(mut self) -> Outcome {
         drop(self.stop.take());
-        let ended = self.ended.take().expect("taken by this method only");
         // The thread sends as its last action, so that the join in `drop` is short.
-        ended.await.unwrap_or_else(|_| Err(Failure::operation("the thread of the cluster panicked")))
+        (&mut self.ended)
+            .await
+            .unwrap_or_else(|_| Err(Failure::operation("the thread of the cluster panicked")))
     }
 }
 
 /// Runs a cluster until the shutdown, on a runtime of its own.
-fn run(config: &ClusterConfig, shutdown: &Shutdown, started: oneshot::Sender<StartedCluster>) -> Outcome {
+fn run(config: &ClusterConfig, shutdown: &Shutdown, started: oneshot::Sender<Endpoints>) -> Outcome {
     let workers = thread::available_parallelism().map_or(1, usize::from).min(WORKERS_MAX);
     let runtime = runtime::Builder::new_multi_thread()
         .worker_threads(workers)
@@ -157,10 +163,8 @@ fn run(config: &ClusterConfig, shutdown: &Shutdown, started: oneshot::Sender<Sta
     runtime.block_on(async {
         let warn = |line: &str| tracing::warn!("{line}");
         let cluster = Cluster::start(config, shutdown, &warn).await?;
-        let admin = AdminCredential::read(cluster.admin_secret())?;
-        let endpoints = endpoints_of(&cluster);
         // A caller that waits no longer has dropped the shutdown as well.
-        let _ = started.send(StartedCluster { endpoints, admin });
+        let _ = started.send(endpoints_of(&cluster));
         cluster.join().await
     })
 }

@@ -43,12 +43,11 @@ impl MemoryFolder {
     fn create_in(parent: &Path, needed: u64) -> Outcome<Self> {
         let in_folder = "store the cluster in a folder instead";
         let at = |failure: Failure| failure.at(parent.display()).or_hint(in_folder);
+        remove_abandoned(parent);
         let info = statfs(parent).map_err(|error| at(std::io::Error::from(error).into()))?;
         if u64::try_from(info.f_type).ok() != Some(TMPFS_MAGIC) {
             return Err(at(Failure::operation("not a memory file system")));
         }
-        remove_abandoned(parent);
-        let info = statfs(parent).map_err(|error| at(std::io::Error::from(error).into()))?;
         let free = info.f_bavail.saturating_mul(u64::try_from(info.f_bsize).unwrap_or(0));
         if free < needed {
             let message = format!("{} MiB of memory are required, {} are free", needed >> 20, free >> 20);

@@ -99,6 +99,20 @@ async fn cluster_with_password_starts() {
     assert_eq!(get(&cluster.client().await.expect("client")).await, "kept");
 }
 
+/// Administrators who changed their password delete its file.
+#[tokio::test]
+async fn cluster_without_admin_secret_starts() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let cluster = start_in(folder.path()).await.expect("started");
+    let secret = cluster.endpoints().admin_secret.clone();
+    cluster.stop().await.expect("stopped");
+    fs::remove_file(&secret).expect("removed");
+    let cluster = start_in(folder.path()).await.expect("started");
+    let refused = cluster.client().await.err().expect("no secret");
+    assert_eq!(refused.kind, FailureKind::NotFound);
+    assert!(refused.message.contains(&*secret.to_string_lossy()), "{refused}");
+}
+
 /// The client has open connections, and its runtime has one thread, which the drop blocks.
 #[tokio::test]
 async fn drop_frees_ports_and_memory() {
