@@ -1,5 +1,6 @@
 //! A client as a Python object: operations by path.
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
@@ -120,8 +121,16 @@ impl NativeClient {
         replace: bool,
         mode: u16,
     ) -> PyResult<StatTuple> {
+        self.owner.check()?;
         let options = PutOptions { replace, mode, ..PutOptions::default() };
-        self.run(py, path, self.client.put_file(path, &local, options)).map(|stat| stat_tuple(&stat))
+        let stored = wait(py, self.client.put_file(path, &local, options))?;
+        stored.map(|stat| stat_tuple(&stat)).map_err(|error| {
+            let path = match &error {
+                ClientError::Source(_) => local.as_os_str().as_bytes(),
+                _ => path,
+            };
+            errors::client_error(py, &error, Some(path))
+        })
     }
 
     /// Returns the bytes of a file, or of a range of it.
@@ -194,13 +203,24 @@ impl NativeClient {
 
     /// Returns the name of the user.
     fn user(&self, py: Python<'_>) -> PyResult<String> {
-        self.run(py, b"/", self.client.whoami()).map(|who| who.user.as_str().to_owned())
+        self.owner.check()?;
+        let who = wait(py, self.client.whoami())?;
+        who.map(|who| who.user.as_str().to_owned()).map_err(|error| errors::client_error(py, &error, None))
     }
 
-    /// Ends the session.
+    /// Makes files in place durable, returns their leases, and ends the session.
     fn logout(&self, py: Python<'_>) -> PyResult<()> {
         self.owner.check()?;
-        wait(py, self.client.logout())?.map_err(|error| errors::client_error(py, &error, None))
+        let nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let ended = async {
+            let stored = match &nodes {
+                Some(nodes) => nodes.shut_down().await,
+                None => Ok(()),
+            };
+            let ended = self.client.logout().await;
+            stored.and(ended)
+        };
+        wait(py, ended)?.map_err(|error| errors::client_error(py, &error, None))
     }
 }
 
@@ -251,7 +271,8 @@ pub(crate) fn connect_with_key(
     let pin = pin_of(py, pin)?;
     let text =
         sealstone_failure::secret_file::read(&key_file).map_err(|error| errors::failure(py, &error))?;
-    let key = ServiceKey::from_text(&text).map_err(|error| errors::client_error(py, &error, None))?;
+    let file = key_file.as_os_str().as_bytes();
+    let key = ServiceKey::from_text(&text).map_err(|error| errors::client_error(py, &error, Some(file)))?;
     let client = wait(py, Client::connect_with_key(server, pin, &key, Proofs::default()))?;
     client.map(NativeClient::new).map_err(|error| errors::client_error(py, &error, None))
 }

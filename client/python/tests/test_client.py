@@ -95,8 +95,9 @@ def test_local_files_are_stored(client, folder, tmp_path):
     os.utime(local, ns=(1_600_000_000_123_456_789, 1_600_000_000_123_456_789))
     assert client.put_file(f"{folder}/file", local).mtime_ns == 1_600_000_000_123_456_789
     assert client.get(f"{folder}/file") == b"content"
-    with pytest.raises(OSError):
+    with pytest.raises(FileNotFoundError) as raised:
         client.put_file(f"{folder}/file", tmp_path / "missing")
+    assert raised.value.filename == str(tmp_path / "missing")
 
 
 def test_threads_share_a_client(client, folder):

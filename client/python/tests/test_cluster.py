@@ -100,7 +100,7 @@ cluster.stop()
 
 
 def test_signal_ends_a_waiting_call():
-    """The server has stopped, so that the login waits for it."""
+    """The server accepts connections and never answers, so that the login waits for it."""
     program = """
 import os, signal, socket, sys, tempfile, sealstone
 listener = socket.create_server(("127.0.0.1", 0))

@@ -3,6 +3,7 @@
 import io
 import os
 import random
+import time
 
 import pytest
 
@@ -100,6 +101,29 @@ def test_close_makes_bytes_visible_to_others(cluster, client, folder):
         other.put(f"{folder}/file", b"three")
         with client.open(f"{folder}/file", "rb") as file:
             assert file.read() == b"three"
+
+
+def test_closed_client_returns_its_leases(cluster, client, folder):
+    """Otherwise an open would wait until the leases expire, and the server would penalize the user."""
+    with cluster.client() as other:
+        with other.open(f"{folder}/file", "wb") as file:
+            file.write(b"one")
+    begun = time.monotonic()
+    with client.open(f"{folder}/file", "r+b") as file:
+        assert file.read() == b"one"
+    assert time.monotonic() - begun < 10
+
+
+def test_file_of_closed_client_reports_lost_bytes(cluster, client, folder):
+    other = cluster.client()
+    file = other.open(f"{folder}/file", "wb")
+    file.write(b"one")
+    file.flush()
+    file.write(b"two")
+    other.close()
+    with pytest.raises(OSError):
+        file.close()
+    assert client.get(f"{folder}/file") == b"one"
 
 
 def test_random_calls_match_a_local_file(client, folder, tmp_path):

@@ -4,7 +4,6 @@ import io
 import os
 import stat as stat_module
 from dataclasses import dataclass
-from types import TracebackType
 from typing import IO, Any, Optional, Union
 
 from . import _native
@@ -193,7 +192,10 @@ class Client:
         return self._open_native().user()
 
     def close(self) -> None:
-        """End the session. Open files keep their connections until they are closed."""
+        """Make written bytes of open files durable and end the session.
+
+        Files that are still open cannot be read or written any more: close them first.
+        """
         native, self._native = self._native, None
         if native is not None:
             native.logout()
@@ -206,16 +208,11 @@ class Client:
     def __enter__(self) -> "Client":
         return self
 
-    def __exit__(
-        self,
-        kind: Optional[type[BaseException]],
-        error: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
+    def __exit__(self, kind: Optional[type[BaseException]], *_: object) -> None:
         try:
             self.close()
         except OSError:
-            # The cluster may have stopped first. A session ends by its time as well.
+            # The exception of the block is the cause, and a session ends by its time as well.
             if kind is None:
                 raise
 
