@@ -51,7 +51,7 @@ demo: setup ## Store real files on three devices, attack them, run functions the
 DOC_VARIABLES = RUSTC_WORKSPACE_WRAPPER="$$(rustc --print sysroot)/bin/clippy-driver" \
 	CLIPPY_ARGS="-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__" RUSTDOCFLAGS="-D warnings"
 
-# With the features of the whole workspace: `cargo run -p xtask` would build its dependencies with fewer once more.
+# Selects the features of the whole workspace; `cargo run -p xtask` would build its dependencies again with fewer.
 BUILD_XTASK = cargo build -q --workspace --bin xtask
 XTASK = $${CARGO_TARGET_DIR:-target}/debug/xtask
 
@@ -70,7 +70,7 @@ test: setup-tests ## Everything but the lints of the WebAssembly engine: the gat
 	TIMEFORMAT='  %0R s'
 	step() { echo "$$*"; time "$$@"; }
 	# State for incremental builds takes time and 13 GB: it is kept up to date where it exists, but not begun here.
-	# Cargo makes the folder in any case.
+	# Cargo creates the folder, empty, in any case.
 	[ -n "$$(ls -A "$${CARGO_TARGET_DIR:-target}/debug/incremental" 2>/dev/null)" ] || export CARGO_INCREMENTAL=$${CARGO_INCREMENTAL:-0}
 	log=$$(mktemp)
 	# A workspace of its own, whose largest crates keep one core busy: it builds beside the checks of the others, in
