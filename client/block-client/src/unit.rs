@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use sealstone_initiator::{Dial, Environment, Residual, ScsiResponse, TargetUrl};
+use sealstone_initiator::{Dial, Environment, Residual, TargetUrl};
 
 use crate::command::{self, AllocationExtent};
 use crate::error::{LBA_STATUS, SYNCHRONIZE, UNMAP, WRITE_SAME};
@@ -201,29 +201,12 @@ impl BlockUnitClient {
                 sessions_max,
                 ..UnitCommand::default()
             };
-            let response = self.run_change(&command, at, piece).await?;
+            let response = self.path().run(&command, Vec::new()).await?;
             if response.write_residual != Residual::None {
                 return Err(BlockError::Malformed("WRITE used another number of bytes"));
             }
         }
         Ok(())
-    }
-
-    /// Runs a command that changes a piece of the unit. Waiting reports about its blocks are
-    /// dropped.
-    async fn run_change(
-        &self,
-        command: &UnitCommand,
-        at: u64,
-        piece: u64,
-    ) -> Result<ScsiResponse, BlockError> {
-        let (lba, blocks) = (self.lba(at), u64::from(self.blocks(piece)));
-        let discard = || self.0.paths.iter().for_each(|path| path.discard_reports(lba, blocks));
-        discard();
-        let outcome = self.path().run(command, Vec::new()).await;
-        // Those of reads that ran at the same time.
-        discard();
-        outcome
     }
 
     /// Makes the changes of one request durable that began when `losses` were counted. A loss since
@@ -321,7 +304,7 @@ impl BlockUnitClient {
                 sessions_max,
                 ..UnitCommand::default()
             };
-            match self.run_change(&command, at, piece).await {
+            match self.path().run(&command, Vec::new()).await {
                 Ok(_) => {}
                 Err(BlockError::Unsupported(_)) => break,
                 Err(error) => return Err(error),
@@ -368,7 +351,7 @@ impl BlockUnitClient {
                 leaves_unflushed: true,
                 ..UnitCommand::default()
             };
-            let outcome = self.run_change(&command, at, piece).await.and_then(|response| {
+            let outcome = self.path().run(&command, Vec::new()).await.and_then(|response| {
                 match response.write_residual {
                     Residual::None => Ok(()),
                     _ if has_data => Err(BlockError::Malformed("WRITE SAME used another number of bytes")),

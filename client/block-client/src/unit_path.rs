@@ -244,14 +244,6 @@ impl UnitPath {
         self.session().map_or_else(Vec::new, |session| session.block_reports().take(count))
     }
 
-    /// Drops waiting reports about these blocks: in the paper's profile, a report about an older
-    /// version deletes newer ones.
-    pub(crate) fn discard_reports(&self, lba: u64, blocks: u64) {
-        if let Some(session) = self.session().filter(|_| self.falls_back()) {
-            session.block_reports().discard(lba, blocks);
-        }
-    }
-
     /// Returns the current session, if there is one.
     fn session(&self) -> Option<Session> {
         match &*self.0.link.borrow() {

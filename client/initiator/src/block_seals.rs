@@ -105,12 +105,6 @@ impl BlockReports {
         self.len() == 0
     }
 
-    /// Drops the reports about blocks that are written again.
-    pub fn discard(&self, lba: u64, blocks: u64) {
-        let mut reports = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        reports.retain(|report| report.lba < lba || report.lba - lba >= blocks);
-    }
-
     /// Takes at most `count` reports, oldest first.
     #[must_use]
     pub fn take(&self, count: usize) -> Vec<BlockReport> {

@@ -6,7 +6,7 @@ use crate::config::WriterId;
 use crate::layout::VersionNumber;
 use crate::version_log::RecordPlace;
 
-/// Location of a version, and the time of its write.
+/// Location of a version, the time of its write, and what clients reported about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct VersionEntry {
     pub(crate) version: VersionNumber,
@@ -15,9 +15,22 @@ pub(crate) struct VersionEntry {
     pub(crate) offset: u64,
     pub(crate) since_ms: u64,
     pub(crate) writer: Option<WriterId>,
+    /// Whether a client reported that it is not authentic.
+    pub(crate) is_reported_corrupt: bool,
 }
 
 impl VersionEntry {
+    /// Returns a version without reports.
+    pub(crate) const fn new(
+        version: VersionNumber,
+        place: RecordPlace,
+        since_ms: u64,
+        writer: Option<WriterId>,
+    ) -> Self {
+        let RecordPlace { segment, offset } = place;
+        Self { version, segment, offset, since_ms, writer, is_reported_corrupt: false }
+    }
+
     /// Returns the location of the record.
     pub(crate) const fn place(&self) -> RecordPlace {
         RecordPlace { segment: self.segment, offset: self.offset }
@@ -47,9 +60,31 @@ impl VersionIndex {
         self.blocks.get(&lba).map_or(&[], Vec::as_slice)
     }
 
-    /// Removes all versions of a block.
-    pub(crate) fn remove(&mut self, lba: u64) {
-        for entry in self.blocks.remove(&lba).unwrap_or_default() {
+    /// Marks a version of a block that a client reported as not authentic.
+    pub(crate) fn mark_corrupt(&mut self, lba: u64, version: VersionNumber) {
+        let versions = self.blocks.get_mut(&lba).into_iter().flatten();
+        for entry in versions.filter(|entry| entry.version == version) {
+            entry.is_reported_corrupt = true;
+        }
+    }
+
+    /// Returns the floor of a block after a client has read a version successfully. The client has
+    /// tried the newer versions that were reported. It may not know further ones: they were written
+    /// after its read.
+    pub(crate) fn floor_after_success(&self, lba: u64, version: VersionNumber) -> VersionNumber {
+        let newer = self.versions(lba).iter().filter(|entry| entry.version > version);
+        let tried = newer.take_while(|entry| entry.is_reported_corrupt).last();
+        tried.map_or(version, |entry| entry.version)
+    }
+
+    /// Removes the versions of a block up to a floor.
+    pub(crate) fn remove_until(&mut self, lba: u64, floor: VersionNumber) {
+        let Some(mut removed) = self.blocks.remove(&lba) else { return };
+        let newer = removed.split_off(removed.partition_point(|entry| entry.version <= floor));
+        if !newer.is_empty() {
+            self.blocks.insert(lba, newer);
+        }
+        for entry in removed {
             self.by_age.remove(&(entry.since_ms, entry.version, lba));
             if let Some(count) = self.segments.get_mut(&entry.segment) {
                 *count -= 1;
@@ -99,7 +134,7 @@ mod tests {
 
     fn entry(version: u64, segment: u32, since_ms: u64) -> VersionEntry {
         let version = VersionNumber::new(version).unwrap();
-        VersionEntry { version, segment, offset: 0, since_ms, writer: None }
+        VersionEntry::new(version, RecordPlace { segment, offset: 0 }, since_ms, None)
     }
 
     #[test]
@@ -114,10 +149,13 @@ mod tests {
         assert_eq!((index.len(), index.oldest_segment(), index.oldest_ms()), (4, Some(0), Some(100)));
         assert_eq!(index.with_more_than(1), [9]);
         assert_eq!(index.blocks_in(3, 3), [3, 5]);
-        index.remove(9);
+        let last = VersionNumber::new(4).unwrap();
+        index.remove_until(9, VersionNumber::new(2).unwrap());
+        assert_eq!(index.versions(9), [entry(3, 1, 200)]);
+        index.remove_until(9, last);
         assert_eq!((index.len(), index.oldest_segment()), (2, Some(0)));
-        index.remove(3);
-        index.remove(4);
+        index.remove_until(3, last);
+        index.remove_until(4, last);
         assert_eq!((index.len(), index.oldest_segment(), index.oldest_ms()), (1, Some(2), Some(300)));
         assert!(index.versions(9).is_empty() && index.versions(5).len() == 1);
     }

@@ -1,8 +1,9 @@
 //! Behaviour of the paper, with its vulnerabilities.
 //!
-//! A client that reads a block successfully commits the version that it read, and deletes all
-//! others, newer ones too. A write that was changed on its way is acknowledged; readers receive the
-//! version before it, and neither end detects the loss. Keys are stored beside the data.
+//! A client that reads a block successfully commits the version that it read. It deletes older
+//! ones, and newer ones that a client reported as not authentic. A write that was changed on its
+//! way is acknowledged; readers receive the version before it, and neither end detects the loss.
+//! Keys are stored beside the data.
 
 use crate::policy::VersionPolicy;
 

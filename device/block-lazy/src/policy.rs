@@ -29,7 +29,8 @@ pub struct RejectedVersion {
 /// Behaviour of a profile.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct VersionPolicy {
-    /// A client's report of success commits the version that it read and deletes all others.
+    /// A client's report of success commits the version that it read. It deletes older ones, and
+    /// newer ones that were reported as not authentic.
     pub(crate) commits_on_report: bool,
     /// Flushes and writes with FUA verify before they are acknowledged.
     pub(crate) verifies_at_flush: bool,

@@ -137,10 +137,7 @@ impl LazyVolume {
                 slot => slot?.version,
             };
             if found.version > floor {
-                let RecordPlace { segment, offset } = found.place;
-                let version = found.version;
-                let entry = VersionEntry { version, segment, offset, since_ms: now_ms, writer: None };
-                index.push(found.lba, entry);
+                index.push(found.lba, VersionEntry::new(found.version, found.place, now_ms, None));
             }
         }
         let state = VolumeState {
@@ -286,9 +283,9 @@ impl LazyVolume {
         }
         let places = state.log.append(&*self.store, &versions)?;
         scope.end()?;
-        for (new, RecordPlace { segment, offset }) in versions.iter().zip(places) {
-            let (version, writer) = (new.version, Some(write.writer));
-            state.index.push(new.lba, VersionEntry { version, segment, offset, since_ms: now_ms, writer });
+        for (new, place) in versions.iter().zip(places) {
+            let entry = VersionEntry::new(new.version, place, now_ms, Some(write.writer));
+            state.index.push(new.lba, entry);
         }
         Ok(())
     }
@@ -354,7 +351,8 @@ impl LazyVolume {
         }
         self.commit_slots(state, &slots, &[(write.first_lba, write.data)])?;
         scope.end()?;
-        self.forget(state, write.first_lba, count)
+        let floor = slots.last().map(|(_, slot)| slot.version).unwrap_or_default();
+        self.forget(state, (write.first_lba, count), floor)
     }
 
     /// Writes blocks and slots. Space is reserved first: a full store changes neither.
@@ -371,10 +369,15 @@ impl LazyVolume {
         state.pages.change(&*self.store, slots)
     }
 
-    /// Removes versions that slots on the medium supersede.
-    fn forget(&self, state: &mut VolumeState, first: u64, count: u64) -> Result<(), LazyError> {
+    /// Removes versions that slots on the medium supersede: those up to their floor.
+    fn forget(
+        &self,
+        state: &mut VolumeState,
+        (first, count): (u64, u64),
+        floor: VersionNumber,
+    ) -> Result<(), LazyError> {
         for lba in state.index.blocks_in(first, count) {
-            state.index.remove(lba);
+            state.index.remove_until(lba, floor);
             state.damage.remove(lba);
         }
         state.damage.remove_corrupt(&(first..first + count));
@@ -452,9 +455,9 @@ impl LazyVolume {
         log.read(&*self.store, lba, version, RecordPlace { segment, offset })
     }
 
-    /// Processes a client's report about a block that it read. `paper` commits the version
-    /// of a success and deletes all others. `paper+safe` ignores a success, and verifies the block
-    /// itself after a failure.
+    /// Processes a client's report about a block that it read. `paper` commits the version of a
+    /// success, and deletes older ones and newer ones with a failure. `paper+safe` ignores a
+    /// success, and verifies the block itself after a failure.
     ///
     /// # Errors
     /// See [`LazyError`].
@@ -471,10 +474,11 @@ impl LazyVolume {
         let Some(newest) = waiting.last().map(|entry| entry.version) else { return Ok(()) };
         if self.policy.commits_on_report {
             if verdict == ReadVerdict::Corrupt {
+                state.index.mark_corrupt(lba, version);
                 return Ok(());
             }
             let entry = waiting.iter().copied().find(|entry| entry.version == version);
-            let scope = self.store.begin();
+            let floor = state.index.floor_after_success(lba, version);
             let mut slot = state.pages.slot(&*self.store, lba)?;
             let mut data = None;
             match entry {
@@ -483,15 +487,16 @@ impl LazyVolume {
                     slot.seal = seal;
                     data = Some(stored);
                 }
-                None if version == slot.version => {}
-                None => return Ok(()),
+                // A version that is gone, or the committed one with nothing to delete.
+                None if version != slot.version || version == floor => return Ok(()),
+                None => {}
             }
-            // The newest version is the floor: newer versions than the committed one are deleted.
-            slot.version = newest;
+            slot.version = floor;
+            let scope = self.store.begin();
             let data: Vec<(u64, &[u8])> = data.iter().map(|data| (lba, &data[..])).collect();
             self.commit_slots(&mut state, &[(lba, slot)], &data)?;
             scope.end()?;
-            return self.forget(&mut state, lba, 1);
+            return self.forget(&mut state, (lba, 1), floor);
         }
         if verdict == ReadVerdict::Authentic {
             // A hint only: the target verifies the block itself, in time.
@@ -621,7 +626,7 @@ impl LazyVolume {
             self.commit_slots(state, &slots, &data)?;
             scope.end()?;
             for block in collected {
-                state.index.remove(block.lba);
+                state.index.remove_until(block.lba, block.slot.version);
                 state.damage.remove(block.lba);
                 state.status.rejected += block.rejected.len() as u64;
                 for rejected in block.rejected {
@@ -744,7 +749,7 @@ impl LazyVolume {
         self.store.clear(self.unit.data, first_lba << shift, count << shift)?;
         state.pages.change(&*self.store, &slots)?;
         scope.end()?;
-        self.forget(&mut state, first_lba, count)
+        self.forget(&mut state, (first_lba, count), version)
     }
 
     /// Returns the deleted writes since the last call, for events and asynchronous errors.

@@ -124,6 +124,8 @@ fn false_report_commits_garbage_in_paper_profile_only() {
         bench.write_corrupted(9, 1, 0).unwrap();
         let garbage = bench.volume.read(9, 1, 0).unwrap().versions[0];
         bench.write(9, 1, 2);
+        let valid = bench.volume.read(9, 1, 0).unwrap().versions[0];
+        bench.volume.report(9, valid, ReadVerdict::Corrupt, 0).unwrap();
         bench.volume.report(9, garbage, ReadVerdict::Authentic, 0).unwrap();
         assert_eq!(bench.number(9), found);
         let unknown = VersionNumber::new(1 << 40).unwrap();

@@ -73,6 +73,30 @@ fn successful_read_commits_newest_version() {
     assert_eq!(bench.reopen().number(9), Some(2));
 }
 
+/// A report about a version that was the newest when it was read, after further writes.
+#[test]
+fn late_report_deletes_no_newer_write() {
+    let bench = Bench::new(S2_5, PAPER);
+    bench.write(9, 1, 1);
+    let read = bench.volume.read(9, 1, 0).unwrap().versions[0];
+    bench.write(9, 1, 2);
+    for _ in 0..2 {
+        bench.volume.report(9, read, ReadVerdict::Authentic, 0).unwrap();
+        assert_eq!((bench.number(9), bench.number_back(9, 1)), (Some(2), Some(1)));
+        assert_eq!(bench.volume.status(0).unverified, 1);
+    }
+    let bench = bench.reopen();
+    // A reader falls back over a changed write, and a further one follows before its report.
+    bench.write_corrupted(9, 3, 0).unwrap();
+    let changed = bench.volume.read(9, 1, 0).unwrap().versions[0];
+    let older = bench.volume.read(9, 1, 1).unwrap().versions[0];
+    bench.write(9, 1, 4);
+    bench.volume.report(9, changed, ReadVerdict::Corrupt, 0).unwrap();
+    bench.volume.report(9, older, ReadVerdict::Authentic, 0).unwrap();
+    assert_eq!((bench.number(9), bench.number_back(9, 1)), (Some(4), Some(2)));
+    assert_eq!(bench.reopen().number(9), Some(4));
+}
+
 #[test]
 fn garbage_collection_follows_age_and_count() {
     for (profile, age_ms) in [(PAPER, 30_000), (SAFE, 500), (MODERN, 500)] {
