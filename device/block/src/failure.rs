@@ -4,12 +4,9 @@
 //! Truth: SBC-3 §4.10 (errors), SPC-4 §4.5 (sense data); `docs/standards/block.md`.
 
 use sealstone_block_lazy::LazyError;
-use sealstone_scsi::{AdditionalSense, FieldPointer, Sense, SenseKey, Status, additional};
+use sealstone_scsi::{FieldPointer, Sense, SenseKey, Status, additional};
 use sealstone_store::StoreError;
 use thiserror::Error;
-
-/// LOGICAL UNIT NOT READY, MANUAL INTERVENTION REQUIRED.
-const MANUAL_INTERVENTION_REQUIRED: AdditionalSense = AdditionalSense(0x0403);
 
 /// Why a command failed.
 #[derive(Debug, Error)]
@@ -166,7 +163,7 @@ impl BlockFailure {
                 Sense::new(SenseKey::MediumError, additional::UNRECOVERED_READ_ERROR)
             }
             Self::Read(_, _) => Sense::new(HardwareError, additional::INTERNAL_TARGET_FAILURE),
-            Self::KeysUnavailable => Sense::new(NotReady, MANUAL_INTERVENTION_REQUIRED),
+            Self::KeysUnavailable => Sense::new(NotReady, additional::MANUAL_INTERVENTION_REQUIRED),
             Self::LazyRead(error) => Sense {
                 information: error.block(),
                 ..Sense::new(SenseKey::MediumError, additional::UNRECOVERED_READ_ERROR)

@@ -236,9 +236,9 @@ impl OsdFailure {
                 (SenseKey::NoSense, additional::NO_ADDITIONAL_SENSE, None)
             }
             Self::Embedded(sense) => (sense.key, sense.code, None),
-            Self::ClockNotSet => (NotReady, MANUAL_INTERVENTION_REQUIRED, None),
-            Self::ClockSettling => (NotReady, BECOMING_READY, None),
-            Self::Sequence => (IllegalRequest, COMMAND_SEQUENCE_ERROR, None),
+            Self::ClockNotSet => (NotReady, additional::MANUAL_INTERVENTION_REQUIRED, None),
+            Self::ClockSettling => (NotReady, additional::BECOMING_READY, None),
+            Self::Sequence => (IllegalRequest, additional::COMMAND_SEQUENCE_ERROR, None),
             Self::Formatting => (NotReady, additional::FORMAT_IN_PROGRESS, None),
             Self::BootRecord | Self::Keys(_) | Self::KeyStore => {
                 (HardwareError, additional::INTERNAL_TARGET_FAILURE, None)
@@ -289,14 +289,6 @@ impl OsdFailure {
         }
     }
 }
-
-/// LOGICAL UNIT NOT READY, MANUAL INTERVENTION REQUIRED.
-pub(crate) const MANUAL_INTERVENTION_REQUIRED: AdditionalSense = AdditionalSense(0x0403);
-
-/// LOGICAL UNIT IS IN PROCESS OF BECOMING READY.
-pub(crate) const BECOMING_READY: AdditionalSense = AdditionalSense(0x0401);
-/// COMMAND SEQUENCE ERROR.
-const COMMAND_SEQUENCE_ERROR: AdditionalSense = AdditionalSense(0x2C00);
 
 /// CDB byte of SERVICE ACTION.
 pub(crate) const SERVICE_ACTION: u16 = 8;

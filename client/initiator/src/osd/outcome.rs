@@ -16,11 +16,6 @@ use sealstone_seal::signer::{ReceivedReply, ReplyError, SignedCommand};
 use super::bearer::Bearer;
 use crate::{Operation, OsdError, ScsiResponse};
 
-/// LOGICAL UNIT IS IN PROCESS OF BECOMING READY.
-const BECOMING_READY: AdditionalSense = AdditionalSense(0x0401);
-/// LOGICAL UNIT NOT READY, MANUAL INTERVENTION REQUIRED: its clock is wrong.
-const MANUAL_INTERVENTION_REQUIRED: AdditionalSense = AdditionalSense(0x0403);
-
 /// The outcome of a command according to its response.
 #[derive(Debug)]
 pub(crate) enum ResponseOutcome {
@@ -146,9 +141,11 @@ fn check(
         (_, additional::NONCE_TIMESTAMP_OUT_OF_RANGE) if proven => return ResponseOutcome::Skewed(sense),
         (_, additional::NONCE_TIMESTAMP_OUT_OF_RANGE) => OsdError::ClockSkew { skew_ms: None },
         (_, additional::NONCE_NOT_UNIQUE) => return ResponseOutcome::Replayed,
-        (SenseKey::NotReady, code @ (BECOMING_READY | MANUAL_INTERVENTION_REQUIRED)) => {
-            return ResponseOutcome::NotReady(code);
-        }
+        // It starts, or its clock is wrong.
+        (
+            SenseKey::NotReady,
+            code @ (additional::BECOMING_READY | additional::MANUAL_INTERVENTION_REQUIRED),
+        ) => return ResponseOutcome::NotReady(code),
         (SenseKey::IllegalRequest, additional::INVALID_FIELD_IN_CDB) => {
             let field = sense.field.filter(|field| field.in_cdb).map(|field| field.byte);
             match sense.field.filter(|field| !field.in_cdb) {
