@@ -117,7 +117,10 @@ impl UnitBlocks {
                 Self::Lazy(Box::new(LazyBlocks { volume, began, scheme, sessions, writers, dropped }))
             }
             Err(error) => {
-                let step = "restore block-keys.secret and the store, then restart the device";
+                let step = match seals_keys_at_rest(protection) {
+                    true => "restore block-keys.secret and the store, then restart the device",
+                    false => "restore the store, then restart the device",
+                };
                 unavailable(format!("its keys or versions cannot be opened: {error}; {step}"), error.block())
             }
         }

@@ -90,13 +90,11 @@ impl BlockUnits {
         Ok(names)
     }
 
-    /// Returns why the secret of [`LazyOptions`](crate::LazyOptions) is missing, if it is.
+    /// Whether the secret of [`LazyOptions`](crate::LazyOptions) is missing.
     #[must_use]
-    pub fn missing_secret(&self) -> Option<Arc<str>> {
-        match &self.options.lock().lazy.as_ref()?.secret {
-            StoredSecret::Missing(reason) => Some(Arc::clone(reason)),
-            StoredSecret::Present(_) => None,
-        }
+    pub fn lacks_secret(&self) -> bool {
+        let options = self.options.lock();
+        options.lazy.as_ref().is_some_and(|lazy| matches!(lazy.secret, StoredSecret::Missing(_)))
     }
 
     /// Replaces a missing secret for units that are created later.

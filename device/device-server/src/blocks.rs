@@ -345,7 +345,7 @@ impl Blocks {
 
     /// Loads or creates the secret for a new unit, if it was missing when the device started.
     fn require_secret(&self) -> Outcome {
-        if let (Some(folder), Some(_)) = (&self.folder, self.units.missing_secret()) {
+        if let Some(folder) = self.folder.as_ref().filter(|_| self.units.lacks_secret()) {
             self.units.set_secret(load_secret(folder, &*self.store)?);
         }
         Ok(())
