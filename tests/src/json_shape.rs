@@ -16,11 +16,14 @@ struct Field {
     object: Option<String>,
 }
 
-/// Fields by the name of a command or object.
-fn shapes() -> &'static BTreeMap<String, Vec<Field>> {
-    static SHAPES: OnceLock<BTreeMap<String, Vec<Field>>> = OnceLock::new();
+/// The fields of a command or object.
+type Form = Vec<Field>;
+
+/// Forms by the name of a command or object. A command with several rows has several.
+fn shapes() -> &'static BTreeMap<String, Vec<Form>> {
+    static SHAPES: OnceLock<BTreeMap<String, Vec<Form>>> = OnceLock::new();
     SHAPES.get_or_init(|| {
-        let mut shapes = BTreeMap::new();
+        let mut shapes: BTreeMap<String, Vec<Form>> = BTreeMap::new();
         let tables = REFERENCE.split_once("\n## Commands\n").expect("has the section").1;
         for line in tables.lines().filter(|line| line.starts_with('|')) {
             let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
@@ -29,8 +32,9 @@ fn shapes() -> &'static BTreeMap<String, Vec<Field>> {
                 continue;
             }
             for name in names.split(", ") {
-                let fields = fields.split(", ").map(field).collect();
-                shapes.insert(name.trim_matches('`').to_owned(), fields);
+                // Words after the quoted name distinguish the rows of a command.
+                let name = name.split('`').nth(1).unwrap_or(name);
+                shapes.entry(name.to_owned()).or_default().push(fields.split(", ").map(field).collect());
             }
         }
         shapes
@@ -56,8 +60,8 @@ pub(crate) fn check(line: &Value) {
     if let Some(error) = fields.get("error") {
         return check_object("error", error);
     }
-    let shape = shapes().get(command).unwrap_or_else(|| panic!("'{command}' is not documented: {line}"));
-    check_fields(shape, fields, line);
+    let forms = shapes().get(command).unwrap_or_else(|| panic!("'{command}' is not documented: {line}"));
+    check_fields(forms, fields, line);
 }
 
 #[track_caller]
@@ -65,8 +69,8 @@ fn check_object(name: &str, value: &Value) {
     match value {
         Value::Array(list) => list.iter().for_each(|one| check_object(name, one)),
         Value::Object(fields) => {
-            if let Some(shape) = shapes().get(name) {
-                check_fields(shape, fields, value);
+            if let Some(forms) = shapes().get(name) {
+                check_fields(forms, fields, value);
             }
         }
         Value::Null => {}
@@ -75,8 +79,13 @@ fn check_object(name: &str, value: &Value) {
 }
 
 #[track_caller]
-fn check_fields(shape: &[Field], fields: &serde_json::Map<String, Value>, whole: &Value) {
-    for field in shape {
+fn check_fields(forms: &[Form], fields: &serde_json::Map<String, Value>, whole: &Value) {
+    let unknown = |form: &Form| fields.keys().find(|name| !is_known(form, name));
+    let Some(form) = forms.iter().find(|form| unknown(form).is_none()) else {
+        let names: Vec<_> = forms.iter().filter_map(unknown).collect();
+        panic!("{names:?}: not documented: {whole}");
+    };
+    for field in form {
         match fields.get(&field.name) {
             None => assert!(field.optional, "'{}' is missing in {whole}", field.name),
             Some(value) => {
@@ -86,10 +95,9 @@ fn check_fields(shape: &[Field], fields: &serde_json::Map<String, Value>, whole:
             }
         }
     }
-    for name in fields.keys() {
-        let plain = name.strip_suffix("_base64").unwrap_or(name);
-        let known =
-            matches!(plain, "schema_version" | "command") || shape.iter().any(|one| one.name == plain);
-        assert!(known, "'{name}' is not documented: {whole}");
-    }
+}
+
+fn is_known(form: &Form, name: &str) -> bool {
+    let plain = name.strip_suffix("_base64").unwrap_or(name);
+    matches!(plain, "schema_version" | "command") || form.iter().any(|field| field.name == plain)
 }
