@@ -22,6 +22,7 @@ use crate::store::{MetaStore, Snapshot, each_between};
 
 /// Margin for different clocks of devices, added to the longest life of a credential, milliseconds.
 const MARGIN_MS: u64 = 60_000;
+
 record! {
     /// A fence: a client that may not write a file.
     #[derive(Clone, Debug, PartialEq, Eq)]
