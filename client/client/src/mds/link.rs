@@ -63,12 +63,16 @@ impl SessionLink {
             }
         };
         let reading = read_all(FrameReader::new(reader, opener), waiters.clone());
+        let writing = tokio::spawn(write_all(FrameWriter::new(writer, sealer), queue, waiters.clone()));
+        let writing = writing.abort_handle();
+        let writer = writing.clone();
         let reading = tokio::spawn(async move {
             let last = reading.await;
+            // Closes the stream, for which the server waits.
+            writer.abort();
             ended.send_replace(last);
         });
-        let writing = tokio::spawn(write_all(FrameWriter::new(writer, sealer), queue, waiters.clone()));
-        let tasks = [reading.abort_handle(), writing.abort_handle()];
+        let tasks = [reading.abort_handle(), writing];
         Self { outgoing, waiters, next_id: Mutex::new(0), end, tasks }
     }
 
@@ -194,5 +198,25 @@ fn answer(frame: &Frame) -> Option<(u64, Response)> {
             tracing::debug!(kind = kind.name(), "the metadata server closed the connection");
             None
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn connection_ended_by_server_is_closed() {
+        let (stream, mut server) = tokio::io::duplex(4096);
+        let link = SessionLink::start(Box::new(stream), None);
+        server.shutdown().await.unwrap();
+        let closed = timeout(Duration::from_secs(60), server.read_u8()).await.expect("closed");
+        assert_eq!(closed.unwrap_err().kind(), std::io::ErrorKind::UnexpectedEof);
+        assert!(link.is_broken());
     }
 }
