@@ -19,8 +19,8 @@ use sealstone_store::{ObjectStore, StoreError};
 use crate::attributes::rows::{self, POLICY_ACCESS_TAG, ROOT, SEALSTONE, page};
 use crate::cache::{AccessTimes, CachedFacts, ObjectCache};
 use crate::catalog::{self, Catalog, UNLIMITED};
+use crate::change_cache::ChangeCache;
 use crate::clock::OsdClock;
-use crate::code_cache::CodeCache;
 use crate::damage::{DamageList, Examiner};
 use crate::failure::OsdFailure;
 use crate::function_runner::FunctionRunner;
@@ -29,9 +29,10 @@ use crate::hashing::Hashing;
 use crate::locks::ObjectLocks;
 use crate::paper::concealment::Concealment;
 use crate::partition_locks::PartitionLocks;
-use crate::policy_cache::PolicyCache;
+use crate::partition_policy::PartitionPolicy;
 use crate::running::RunningCommands;
 use crate::scrub_pass::DeviceScrub;
+use crate::stored_code::StoredCode;
 use crate::stranded::Stranded;
 
 /// Configuration of a device.
@@ -103,8 +104,10 @@ pub(crate) struct OsdDevice {
     pub(crate) hashing: Hashing,
     /// The service that runs functions, once set.
     pub(crate) functions: OnceLock<Arc<dyn FunctionRunner>>,
-    pub(crate) codes: CodeCache,
-    pub(crate) policies: PolicyCache,
+    /// Code of functions that ran lately.
+    pub(crate) codes: ChangeCache<StoredCode>,
+    /// Policies of partitions in which functions ran lately.
+    pub(crate) policies: ChangeCache<Arc<PartitionPolicy>>,
 }
 
 /// Guard that exists while a FORMAT OSD runs.

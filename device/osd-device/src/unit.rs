@@ -27,8 +27,8 @@ use zeroize::Zeroizing;
 use crate::audit::{AuditRecord, AuditSink, AuditVerdict, Principal};
 use crate::cache::ObjectCache;
 use crate::catalog::{self, Catalog, MethodDefaults};
+use crate::change_cache::ChangeCache;
 use crate::clock::OsdClock;
-use crate::code_cache::CodeCache;
 use crate::commands;
 use crate::cost;
 use crate::damage::DamageList;
@@ -45,11 +45,12 @@ use crate::metrics::{CommandEnding, Metrics};
 use crate::nexus::{OsdNexus, OsdNexusTable};
 use crate::paper::concealment::Concealment;
 use crate::partition_locks::PartitionLocks;
-use crate::policy_cache::PolicyCache;
+use crate::partition_policy::PartitionPolicy;
 use crate::report::OsdRefusal;
 use crate::running::RunningCommands;
 use crate::scrub_pass::DeviceScrub;
 use crate::spc::OsdServer;
+use crate::stored_code::StoredCode;
 use crate::stranded::Stranded;
 use crate::tracking::JobQueue;
 
@@ -156,8 +157,8 @@ impl OsdUnit {
                 stranded: Stranded::default(),
                 hashing: Hashing::default(),
                 functions: OnceLock::new(),
-                codes: CodeCache::default(),
-                policies: PolicyCache::default(),
+                codes: ChangeCache::new(StoredCode::CACHE_BYTES_MAX),
+                policies: ChangeCache::new(PartitionPolicy::CACHE_BYTES_MAX),
             }),
             nexuses: OsdNexusTable::new(env),
             jobs: JobQueue::default(),

@@ -21,7 +21,6 @@ use sealstone_seal::{Admitted, Denial, Permit, RequiredRights};
 
 use super::granted::{DeviceGrant, ExecuteAuthority, GrantBasis};
 use super::policy;
-use crate::code_cache::StoredCode;
 use crate::commands::data;
 use crate::continued::Continued;
 use crate::device::OsdDevice;
@@ -34,6 +33,7 @@ use crate::guard::CommandContext;
 use crate::nexus::OsdNexus;
 use crate::paper;
 use crate::report::OsdRefusal;
+use crate::stored_code::StoredCode;
 
 /// Longest code of a function in bytes. It is in memory while a run waits for an engine.
 pub(crate) const CODE_MAX: u64 = 64 << 20;
@@ -129,7 +129,7 @@ pub(crate) fn prepare(
             let bytes = snapshot(device, function, length)?;
             let digest = *blake3::hash(&bytes).as_bytes();
             let stored = StoredCode { attributes: attributes.clone(), bytes, digest };
-            device.codes.insert(function, changes, stored.clone());
+            device.codes.insert(function, changes, stored.clone(), stored.bytes.len());
             stored
         }
     };
