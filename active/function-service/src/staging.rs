@@ -235,7 +235,7 @@ impl StagedObject {
 
 /// Returns the staged object behind a handle; all handles of a run are staged, or none.
 fn staged(object: &dyn GrantedObject) -> Result<&StagedObject, GrantError> {
-    object.as_any().and_then(|object| object.downcast_ref()).ok_or(GrantError::Invalid)
+    (object as &dyn Any).downcast_ref().ok_or(GrantError::Invalid)
 }
 
 impl GrantedObject for StagedObject {
@@ -378,10 +378,6 @@ impl GrantedObject for StagedObject {
     /// Bytes are durable after the commit only.
     fn flush(&self) -> Result<(), GrantError> {
         self.present().and_then(|_| self.require(Permissions::OBJ_MGMT))
-    }
-
-    fn as_any(&self) -> Option<&dyn Any> {
-        Some(self)
     }
 
     fn create_collection(&self) -> Result<Arc<dyn GrantedObject>, GrantError> {

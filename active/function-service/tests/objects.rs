@@ -1,5 +1,6 @@
 //! An object in memory that functions can use.
 
+use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -193,10 +194,6 @@ impl GrantedObject for GrantedMemory {
         Ok(())
     }
 
-    fn as_any(&self) -> Option<&dyn std::any::Any> {
-        Some(self)
-    }
-
     fn create_collection(&self) -> Result<Arc<dyn GrantedObject>, GrantError> {
         self.require(Permissions::CREATE)?;
         let child = Self::new(ObjectType::Collection, ALL, b"");
@@ -216,7 +213,7 @@ impl GrantedObject for GrantedMemory {
     /// The bytes of a collection are those of its member.
     fn add_member(&self, member: &dyn GrantedObject) -> Result<(), GrantError> {
         self.require(Permissions::SET_ATTR)?;
-        let member = member.as_any().and_then(|member| member.downcast_ref::<Self>());
+        let member = (member as &dyn Any).downcast_ref::<Self>();
         *self.bytes.lock() = member.ok_or(GrantError::Invalid)?.bytes.lock().clone();
         Ok(())
     }
@@ -232,7 +229,7 @@ impl GrantedObject for GrantedMemory {
 
     fn is_member(&self, member: &dyn GrantedObject) -> Result<bool, GrantError> {
         self.require(Permissions::READ)?;
-        let member = member.as_any().and_then(|member| member.downcast_ref::<Self>());
+        let member = (member as &dyn Any).downcast_ref::<Self>();
         Ok(*member.ok_or(GrantError::Invalid)?.bytes.lock() == *self.bytes.lock())
     }
 }

@@ -210,8 +210,9 @@ pub enum FunctionRefusal {
 /// An object that a function may access, with the authority of its capability.
 ///
 /// Every operation acquires the lock of the object, checks rights, range, expiry, policy access tag
-/// and key, and then does what the corresponding OSD command does.
-pub trait GrantedObject: Send + Sync {
+/// and key, and then does what the corresponding OSD command does. Both handles of an operation on
+/// two have the same type.
+pub trait GrantedObject: Any + Send + Sync {
     /// Returns the object. A handle for new objects has the id of their partition.
     fn object(&self) -> ObjectId;
     /// Returns its type.
@@ -285,11 +286,6 @@ pub trait GrantedObject: Send + Sync {
     /// # Errors
     /// [`GrantError`].
     fn flush(&self) -> Result<(), GrantError>;
-    /// Returns the handle for operations on two handles, which must be of one implementation;
-    /// `None` if there are none.
-    fn as_any(&self) -> Option<&dyn Any> {
-        None
-    }
     /// Creates the collection of the entry, or one whose number the device chooses. Its rights are
     /// those of this handle.
     ///

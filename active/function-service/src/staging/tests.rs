@@ -127,10 +127,6 @@ impl GrantedObject for MemoryObject {
         Ok(())
     }
 
-    fn as_any(&self) -> Option<&dyn Any> {
-        Some(self)
-    }
-
     fn create_collection(&self) -> Result<Arc<dyn GrantedObject>, GrantError> {
         let child = Self::of_kind(ObjectType::Collection, 0x10009, self.rights, b"");
         self.children.lock().push(Arc::clone(&child));

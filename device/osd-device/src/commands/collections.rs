@@ -214,11 +214,7 @@ fn disband(steps: &StepControl<'_>, id: ObjectId) -> Result<(), OsdRefusal> {
 
 /// Ends one membership, and removes the attribute that named it. The caller has an exclusive lock
 /// of the member.
-pub(crate) fn end_membership(
-    device: &OsdDevice,
-    collection: ObjectId,
-    member: ObjectId,
-) -> Result<(), OsdFailure> {
+fn end_membership(device: &OsdDevice, collection: ObjectId, member: ObjectId) -> Result<(), OsdFailure> {
     let store: &dyn ObjectStore = &*device.store;
     let slot = store.leave(collection, member.object)?;
     if let Some(number) = slot.filter(|&slot| slot != 0) {

@@ -145,8 +145,7 @@ pub(crate) fn clear(
     at: u64,
     length: u64,
 ) -> Result<CommandResult, OsdFailure> {
-    let capacity_change = clear_bytes(run.device, id, at, length, run.start_field())?;
-    Ok(CommandResult { capacity_change, effect: ObjectEffect::DataModified, ..CommandResult::of(id) })
+    Ok(modified(id, clear_bytes(run.device, id, at, length, run.start_field())?))
 }
 
 /// Writes zeros to a range within the quotas; returns the change of the used capacity.
@@ -172,8 +171,7 @@ pub(crate) fn punch(
     at: u64,
     length: u64,
 ) -> Result<CommandResult, OsdFailure> {
-    let capacity_change = punch_bytes(run.device, id, at, length, run.start_field())?;
-    Ok(CommandResult { capacity_change, effect: ObjectEffect::DataModified, ..CommandResult::of(id) })
+    Ok(modified(id, punch_bytes(run.device, id, at, length, run.start_field())?))
 }
 
 /// Removes a range within the quotas; returns the change of the used capacity. `start_field` is the
@@ -233,8 +231,12 @@ pub(super) fn change(
     growth: u64,
     work: impl FnOnce(&OsdDevice) -> Result<(), OsdFailure>,
 ) -> Result<CommandResult, OsdFailure> {
-    let capacity_change = checked(run.device, id, stat, end, growth, work)?;
-    Ok(CommandResult { capacity_change, effect: ObjectEffect::DataModified, ..CommandResult::of(id) })
+    Ok(modified(id, checked(run.device, id, stat, end, growth, work)?))
+}
+
+/// Returns the outcome of a command that changed bytes of an object.
+fn modified(id: ObjectId, capacity_change: i64) -> CommandResult {
+    CommandResult { capacity_change, effect: ObjectEffect::DataModified, ..CommandResult::of(id) }
 }
 
 /// Runs a change. `end` is the logical length afterwards, `growth` the largest growth of the used

@@ -8,7 +8,6 @@
 //! Truth: docs/standards/active.md; docs/design/active.md, authority.
 
 use std::any::Any;
-use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -265,7 +264,8 @@ impl DeviceGrant {
     ) -> Result<GrantAccess<'_>, GrantError> {
         let partition = self.claim(changes, permissions)?;
         let locks = self.device.locks.acquire(scope);
-        let (permit, now_ms) = self.admit(changes, permissions, bytes)?;
+        let admitted = self.admit(changes, permissions, bytes);
+        let (permit, now_ms) = admitted.map_err(|refusal| self.refused(refusal))?;
         Ok(GrantAccess { permit, now_ms, _locks: locks, _partition: partition })
     }
 
@@ -288,29 +288,37 @@ impl DeviceGrant {
         changes: bool,
         permissions: Permissions,
         bytes: BytesNeeded,
-    ) -> Result<(Permit, u64), GrantError> {
+    ) -> Result<(Permit, u64), OsdRefusal> {
         let device = &*self.device;
         if !self.entry.rights.contains(permissions) {
-            return Err(GrantError::AccessDenied);
+            return Err(Denial::Permission.into());
         }
-        if device.catalog.partition(self.entry.object.partition).is_none() {
-            return Err(GrantError::NotFound);
+        let partition = self.entry.object.partition;
+        if device.catalog.partition(partition).is_none() {
+            return Err(StoreError::NotFound(ObjectId::of_partition(partition)).into());
         }
         if changes && timestamps::is_read_only(device, self.entry.object) {
-            return Err(GrantError::AccessDenied);
+            return Err(OsdFailure::ReadOnly.into());
         }
-        let now_ms = device.time().map_err(|_| GrantError::Io)?;
-        self.execute.check(device, now_ms).map_err(refused)?;
-        let permit = self.basis.permit(device, &self.need(permissions, bytes), now_ms).map_err(refused)?;
+        let now_ms = device.time().map_err(OsdFailure::from)?;
+        self.execute.check(device, now_ms)?;
+        let permit = self.basis.permit(device, &self.need(permissions, bytes), now_ms)?;
         if let GrantTarget::Created { object, created_ms } = self.target {
-            let facts = device.facts(object).map_err(|error| self.failed(error.into()))?;
-            if facts.created_ms != created_ms {
-                return Err(GrantError::NotFound);
+            if device.facts(object)?.created_ms != created_ms {
+                return Err(StoreError::NotFound(object).into());
             }
-            permit.check_floor(object, device).map_err(|_| GrantError::AccessDenied)?;
+            permit.check_floor(object, device)?;
         }
         // The capability may permit more than the entry requested.
         Ok((permit.restricted_to(self.object(), self.rights()), now_ms))
+    }
+
+    /// Converts a refusal; damage is queued for the scrub.
+    fn refused(&self, refusal: OsdRefusal) -> GrantError {
+        match refusal {
+            OsdRefusal::Denied(_) | OsdRefusal::ExtensionDenied(_) => GrantError::AccessDenied,
+            OsdRefusal::Failed(failure) => self.failed(failure),
+        }
     }
 
     /// Converts a failure; damage is queued for the scrub.
@@ -367,14 +375,6 @@ fn wait_for_partition(device: &OsdDevice, claim: PartitionUse) -> Result<Partiti
             return Err(GrantError::Io);
         }
         std::thread::sleep(PARTITION_PAUSE);
-    }
-}
-
-/// Converts a refusal of authority.
-fn refused(refusal: OsdRefusal) -> GrantError {
-    match refusal {
-        OsdRefusal::Denied(_) | OsdRefusal::ExtensionDenied(_) => GrantError::AccessDenied,
-        OsdRefusal::Failed(failure) => failed(&failure),
     }
 }
 
@@ -547,7 +547,8 @@ impl GrantedObject for DeviceGrant {
         };
         let access = self.access(scope, true, Permissions::SET_ATTR, BytesNeeded::None)?;
         self.require_exists(object).map_err(|failure| self.failed(failure))?;
-        request.check_set(&self.device, object, kind, &access.permit).map_err(refused)?;
+        let checked = request.check_set(&self.device, object, kind, &access.permit);
+        checked.map_err(|refusal| self.refused(refusal))?;
         self.change(&access, object, ATTRIBUTES_MODIFIED, |device| request.apply(device, object, kind))?;
         drop(access);
         // As after a command: a crash must not revert these.
@@ -605,10 +606,6 @@ impl GrantedObject for DeviceGrant {
         self.device.flush().map_err(|failure| self.failed(failure))
     }
 
-    fn as_any(&self) -> Option<&dyn Any> {
-        Some(self)
-    }
-
     fn create_collection(&self) -> Result<Arc<dyn GrantedObject>, GrantError> {
         if self.target != GrantTarget::Entry || self.entry.kind != ObjectType::Collection {
             return Err(GrantError::Invalid);
@@ -620,60 +617,38 @@ impl GrantedObject for DeviceGrant {
 
     fn remove_collection(&self, force: bool) -> Result<(), GrantError> {
         let id = self.collection()?;
-        let right = Permissions::REMOVE;
-        let _partition = self.claim(true, right)?;
-        let access = {
+        let _partition = self.claim(true, Permissions::REMOVE)?;
+        let admit = || self.admit(true, Permissions::REMOVE, BytesNeeded::None);
+        let admitted = {
             let _locks = self.device.locks.acquire(LockScope::Look(id));
-            self.admit(true, right, BytesNeeded::None)?
+            admit()
         };
+        let (_, now_ms) = admitted.map_err(|refusal| self.refused(refusal))?;
         // Each step checks the authority under its own locks.
-        let refusal = Cell::new(None);
-        let authority = || {
-            self.admit(true, right, BytesNeeded::None).map(drop).map_err(|error| {
-                refusal.set(Some(error));
-                OsdFailure::NotEmpty.into()
-            })
-        };
+        let authority = || admit().map(drop);
         let steps = StepControl::new(&self.device, false, &authority);
         let removed = collections::remove_steps(&steps, id, force);
-        if let Some(error) = refusal.take() {
-            return Err(error);
-        }
-        removed.map_err(|refusal| match refusal {
-            OsdRefusal::Failed(failure) => self.failed(failure),
-            denied => refused(denied),
-        })?;
-        let recorded = timestamps::record_population(&self.device, id, access.1);
+        removed.map_err(|refusal| self.refused(refusal))?;
+        let recorded = timestamps::record_population(&self.device, id, now_ms);
         recorded.map_err(|failure| self.failed(failure))
     }
 
     fn add_member(&self, member: &dyn GrantedObject) -> Result<(), GrantError> {
         let pair = self.pair_with(member, true, Permissions::SET_ATTR, Permissions::SET_ATTR)?;
-        let MemberPair { collection, object, member, access } = pair;
-        let found = self.require_linked(collection).and_then(|()| self.slot_for(collection, object));
-        let Some(slot) = found.map_err(|failure| self.failed(failure))? else { return Ok(()) };
-        let number = collection.object.to_be_bytes();
-        let request = AttributeRequest::of_one(AttributeId::new(MEMBERSHIPS_PAGE, slot), &number);
-        let checked = request.check_set(&self.device, object, ObjectType::User, &access.permit);
-        checked.map_err(refused)?;
-        member.change(&access, object, ATTRIBUTES_MODIFIED, |device| {
-            request.apply(device, object, ObjectType::User)
-        })
+        let found = self.require_linked(pair.collection).and_then(|()| self.slot_for(&pair));
+        match found.map_err(|failure| self.failed(failure))? {
+            Some(slot) => pair.set_membership(slot, &pair.collection.object.to_be_bytes()),
+            None => Ok(()),
+        }
     }
 
     fn remove_member(&self, member: &dyn GrantedObject) -> Result<(), GrantError> {
         let pair = self.pair_with(member, true, Permissions::SET_ATTR, Permissions::SET_ATTR)?;
-        let MemberPair { collection, object, member, access } = pair;
-        let found = self.require_linked(collection).and_then(|()| {
-            let membership = self.device.store.membership(collection, object.object)?;
-            membership.map(drop).ok_or(StoreError::NotFound(object).into())
+        let found = self.require_linked(pair.collection).and_then(|()| {
+            let slot = self.device.store.membership(pair.collection, pair.object.object)?;
+            slot.ok_or(StoreError::NotFound(pair.object).into())
         });
-        found.map_err(|failure| self.failed(failure))?;
-        member.change(&access, object, ATTRIBUTES_MODIFIED, |device| {
-            collections::end_membership(device, collection, object)?;
-            data::partition_of(device, collection)?.note_change();
-            Ok(())
-        })
+        pair.set_membership(found.map_err(|failure| self.failed(failure))?, &[])
     }
 
     fn is_member(&self, member: &dyn GrantedObject) -> Result<bool, GrantError> {
@@ -693,6 +668,20 @@ struct MemberPair<'a> {
     access: GrantAccess<'a>,
 }
 
+impl MemberPair<'_> {
+    /// Sets the attribute `slot` of the object that names a collection; an empty value ends the
+    /// membership.
+    fn set_membership(&self, slot: u32, value: &[u8]) -> Result<(), GrantError> {
+        let Self { object, member, access, .. } = self;
+        let request = AttributeRequest::of_one(AttributeId::new(MEMBERSHIPS_PAGE, slot), value);
+        let checked = request.check_set(&member.device, *object, ObjectType::User, &access.permit);
+        checked.map_err(|refusal| member.refused(refusal))?;
+        member.change(access, *object, ATTRIBUTES_MODIFIED, |device| {
+            request.apply(device, *object, ObjectType::User)
+        })
+    }
+}
+
 impl DeviceGrant {
     /// Acquires the locks of a collection and of a user object of its partition, and checks both
     /// authorities under them. No collection is created or removed meanwhile.
@@ -703,8 +692,7 @@ impl DeviceGrant {
         of_collection: Permissions,
         of_member: Permissions,
     ) -> Result<MemberPair<'a>, GrantError> {
-        let member = member.as_any().and_then(|member| member.downcast_ref::<Self>());
-        let member = member.ok_or(GrantError::Invalid)?;
+        let member = (member as &dyn Any).downcast_ref::<Self>().ok_or(GrantError::Invalid)?;
         let (collection, object) = (self.collection()?, member.user_object()?);
         if collection.partition != object.partition {
             return Err(GrantError::Invalid);
@@ -712,8 +700,10 @@ impl DeviceGrant {
         let partition = self.claim(changes, of_collection)?;
         let objects = [(collection, false), (object, changes)];
         let locks = self.device.locks.acquire_several(collection.partition, false, &objects);
-        self.admit(changes, of_collection, BytesNeeded::None)?;
-        let (permit, now_ms) = member.admit(changes, of_member, BytesNeeded::None)?;
+        let admitted = self
+            .admit(changes, of_collection, BytesNeeded::None)
+            .and_then(|_| member.admit(changes, of_member, BytesNeeded::None));
+        let (permit, now_ms) = admitted.map_err(|refusal| self.refused(refusal))?;
         let exists = data::user_object(&self.device, object).map(drop);
         exists.map_err(|failure| self.failed(failure))?;
         let access = GrantAccess { permit, now_ms, _locks: locks, _partition: partition };
@@ -730,11 +720,10 @@ impl DeviceGrant {
         }
     }
 
-    /// Returns the lowest free attribute of a user object for a collection; `None` if the object is
-    /// a member.
-    fn slot_for(&self, collection: ObjectId, object: ObjectId) -> Result<Option<u32>, OsdFailure> {
-        let memberships = self.device.store.memberships(object)?;
-        if memberships.iter().any(|(number, _)| *number == collection.object) {
+    /// Returns the lowest free attribute of the object for the collection; `None` for a member.
+    fn slot_for(&self, pair: &MemberPair<'_>) -> Result<Option<u32>, OsdFailure> {
+        let memberships = self.device.store.memberships(pair.object)?;
+        if memberships.iter().any(|(number, _)| *number == pair.collection.object) {
             return Ok(None);
         }
         let used: BTreeSet<u32> = memberships.into_iter().map(|(_, slot)| slot).collect();
