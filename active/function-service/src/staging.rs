@@ -1,11 +1,11 @@
 //! Output that becomes visible only if the function succeeds.
 //!
-//! Does: keep writes, appends and attributes of a run in memory, show them to the run itself, and
-//! apply them at a commit.
+//! Does: keep writes, appends, attributes and memberships of a run in memory, show them to the run
+//! itself, and apply them at a commit.
 //! Does not: make several objects change in one step.
-//! Contract: without a commit no byte or attribute of an object changes. An object that the run
-//! created exists at once, because its number is known at once; it is empty until the commit, and
-//! removed if the run fails. A crash of the device during a commit can apply a part of it.
+//! Contract: without a commit no byte, attribute or member of an object changes. An object that the
+//! run created exists at once, because its number is known at once; it is empty until the commit,
+//! and removed if the run fails. A crash of the device during a commit can apply a part of it.
 //! Truth: docs/adr/0069-function-service.md.
 
 use std::any::Any;
@@ -18,7 +18,7 @@ use sealstone_osd::capability::Range;
 use sealstone_osd::{AttributeId, ObjectId, ObjectType, Permissions};
 use sealstone_osd_device::{GrantError, GrantedList, GrantedObject};
 
-/// Bytes that each staged extent and attribute counts besides its value.
+/// Bytes that each staged extent, attribute and membership counts besides its value.
 const ENTRY_BYTES: u64 = 64;
 
 /// The staged output of one run.
@@ -67,7 +67,12 @@ impl StagedOutput {
     /// # Errors
     /// The first error; changes before it are applied.
     pub(crate) fn commit(&self) -> Result<(), GrantError> {
-        self.objects.lock().iter().try_for_each(|object| object.commit())
+        let objects = self.objects.lock();
+        // A member must exist when it joins, and a collection be empty when it is removed.
+        objects.iter().try_for_each(|object| object.commit_members())?;
+        let (collections, others): (Vec<_>, Vec<_>) =
+            objects.iter().partition(|object| object.kind() == ObjectType::Collection);
+        others.into_iter().chain(collections).try_for_each(|object| object.commit())
     }
 
     /// Removes the objects that the run created, after a failed run.
@@ -192,7 +197,16 @@ impl StagedObject {
         for ((page, number), value) in &changes.attributes {
             self.base.set_attribute(AttributeId::new(*page, *number), value)?;
         }
-        for member in changes.members.values() {
+        match (changes.is_removed, self.kind()) {
+            (false, _) => Ok(()),
+            (true, ObjectType::Collection) => self.base.remove_collection(changes.has_forced_removal),
+            (true, _) => self.base.remove(),
+        }
+    }
+
+    /// Applies the changes of the members of this collection.
+    fn commit_members(&self) -> Result<(), GrantError> {
+        for member in std::mem::take(&mut self.changes.lock().members).into_values() {
             match member.joins {
                 true => self.base.add_member(&*member.object)?,
                 // The run may have added it before.
@@ -202,11 +216,7 @@ impl StagedObject {
                 },
             }
         }
-        match (changes.is_removed, self.kind()) {
-            (false, _) => Ok(()),
-            (true, ObjectType::Collection) => self.base.remove_collection(changes.has_forced_removal),
-            (true, _) => self.base.remove(),
-        }
+        Ok(())
     }
 
     /// Stages a membership of an object in this collection.

@@ -140,7 +140,11 @@ impl GrantedObject for MemoryObject {
     }
 
     fn add_member(&self, member: &dyn GrantedObject) -> Result<(), GrantError> {
-        self.members.lock().insert(member.object().object);
+        let object = (member as &dyn Any).downcast_ref::<Self>().ok_or(GrantError::Invalid)?;
+        if *object.is_removed.lock() {
+            return Err(GrantError::NotFound);
+        }
+        self.members.lock().insert(object.number);
         Ok(())
     }
 
@@ -336,6 +340,19 @@ fn staged_memberships_are_applied_at_commit() {
     staged.remove_member(&*third).unwrap();
     stage.commit().unwrap();
     assert!(collection.members.lock().is_empty());
+}
+
+#[test]
+fn member_that_joined_is_removed_in_same_run() {
+    let collection = MemoryObject::of_kind(ObjectType::Collection, 0x10009, ALL, b"");
+    let member = MemoryObject::new(ALL, b"");
+    let stage = StagedOutput::new(1 << 20);
+    // The handle of the member comes first.
+    let (object, staged) = (stage.wrap(member.clone()), stage.wrap(collection.clone()));
+    staged.add_member(&*object).unwrap();
+    object.remove().unwrap();
+    stage.commit().unwrap();
+    assert!(*member.is_removed.lock());
 }
 
 #[test]
