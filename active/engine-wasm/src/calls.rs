@@ -5,7 +5,7 @@
 
 use sealstone_function_abi::CallErrno;
 use sealstone_function_abi::limits::LIST_ENTRIES_MAX;
-use sealstone_function_ring::StreamId;
+use sealstone_function_ring::{EngineRing, StreamId};
 use sealstone_wasm_module::IMPORT_MODULES;
 use wasmtime::{Linker, Result};
 
@@ -65,55 +65,30 @@ pub(crate) fn define(linker: &mut Linker<CallState>) -> Result<()> {
     Ok(())
 }
 
-/// Adds the calls that work on a collection, and that of a range.
+/// A call with a collection and another number.
+type CollectionCall = fn(&mut EngineRing, u32, u32) -> i64;
+
+const COLLECTION_CALLS: [(&str, CollectionCall); 4] = [
+    ("osd_remove_collection", |ring, collection, force| unit(ring.remove_collection(collection, force))),
+    ("osd_add_member", |ring, collection, object| unit(ring.add_member(collection, object))),
+    ("osd_remove_member", |ring, collection, object| unit(ring.remove_member(collection, object))),
+    ("osd_is_member", |ring, collection, object| result(ring.is_member(collection, object))),
+];
+
+/// Adds the calls that work on a collection.
 fn define_collections(linker: &mut Linker<CallState>, module: &str) -> Result<()> {
-    linker.func_wrap(
-        module,
-        "osd_clear",
-        |mut guest: CallingGuest<'_>, object: u32, offset: u64, length: u64| {
-            unit(guest.data_mut().ring.clear(object, offset, length))
-        },
-    )?;
     linker.func_wrap(
         module,
         "osd_create_collection",
         |mut guest: CallingGuest<'_>, collection: u32, number: u32| {
-            result(with_memory(&mut guest, |memory, state| {
-                check_store(memory, number, NUMBER_BYTES)?;
-                let (handle, created) = state.ring.create_collection(collection)?;
-                store_value(memory, number, &created.to_le_bytes())?;
-                Ok(handle)
-            }))
+            result(create(&mut guest, number, |ring| ring.create_collection(collection)))
         },
     )?;
-    linker.func_wrap(
-        module,
-        "osd_remove_collection",
-        |mut guest: CallingGuest<'_>, collection: u32, force: u32| {
-            unit(guest.data_mut().ring.remove_collection(collection, force))
-        },
-    )?;
-    linker.func_wrap(
-        module,
-        "osd_add_member",
-        |mut guest: CallingGuest<'_>, collection: u32, object: u32| {
-            unit(guest.data_mut().ring.add_member(collection, object))
-        },
-    )?;
-    linker.func_wrap(
-        module,
-        "osd_remove_member",
-        |mut guest: CallingGuest<'_>, collection: u32, object: u32| {
-            unit(guest.data_mut().ring.remove_member(collection, object))
-        },
-    )?;
-    linker.func_wrap(
-        module,
-        "osd_is_member",
-        |mut guest: CallingGuest<'_>, collection: u32, object: u32| {
-            result(guest.data_mut().ring.is_member(collection, object))
-        },
-    )?;
+    for (name, call) in COLLECTION_CALLS {
+        linker.func_wrap(module, name, move |mut guest: CallingGuest<'_>, collection: u32, other: u32| {
+            call(&mut guest.data_mut().ring, collection, other)
+        })?;
+    }
     Ok(())
 }
 
@@ -149,6 +124,13 @@ fn define_objects(linker: &mut Linker<CallState>, module: &str) -> Result<()> {
             unit(guest.data_mut().ring.punch(object, offset, length))
         },
     )?;
+    linker.func_wrap(
+        module,
+        "osd_clear",
+        |mut guest: CallingGuest<'_>, object: u32, offset: u64, length: u64| {
+            unit(guest.data_mut().ring.clear(object, offset, length))
+        },
+    )?;
     linker.func_wrap(module, "osd_length", |mut guest: CallingGuest<'_>, object: u32| {
         result(guest.data_mut().ring.length(object))
     })?;
@@ -178,12 +160,7 @@ fn define_objects(linker: &mut Linker<CallState>, module: &str) -> Result<()> {
         },
     )?;
     linker.func_wrap(module, "osd_create", |mut guest: CallingGuest<'_>, partition: u32, number: u32| {
-        result(with_memory(&mut guest, |memory, state| {
-            check_store(memory, number, NUMBER_BYTES)?;
-            let (handle, created) = state.ring.create(partition)?;
-            store_value(memory, number, &created.to_le_bytes())?;
-            Ok(handle)
-        }))
+        result(create(&mut guest, number, |ring| ring.create(partition)))
     })?;
     linker.func_wrap(module, "osd_remove", |mut guest: CallingGuest<'_>, object: u32| {
         unit(guest.data_mut().ring.remove(object))
@@ -192,6 +169,20 @@ fn define_objects(linker: &mut Linker<CallState>, module: &str) -> Result<()> {
         unit(guest.data_mut().ring.flush(object))
     })?;
     Ok(())
+}
+
+/// Creates an object, and stores its number at an address of the function.
+fn create(
+    guest: &mut CallingGuest<'_>,
+    number: u32,
+    create: impl FnOnce(&mut EngineRing) -> Result<(u32, u64), CallErrno>,
+) -> Result<u32, CallErrno> {
+    with_memory(guest, |memory, state| {
+        check_store(memory, number, NUMBER_BYTES)?;
+        let (handle, created) = create(&mut state.ring)?;
+        store_value(memory, number, &created.to_le_bytes())?;
+        Ok(handle)
+    })
 }
 
 fn list(
