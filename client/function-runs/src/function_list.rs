@@ -1,9 +1,8 @@
 //! The functions of a stored directory.
 
 use sealstone_client::functions::FunctionError;
-use sealstone_client::{Client, FileKind, FilePath, Method};
+use sealstone_client::{Client, ClientError, FileKind, FilePath, Method};
 use sealstone_failure::{Failure, Outcome};
-use sealstone_mds_protocol::shown;
 use serde_json::{Value, json};
 
 use crate::function_report::{function_json, function_line};
@@ -29,27 +28,24 @@ impl FunctionList {
         method: Method,
         observer: &dyn RunObserver,
     ) -> Outcome<Self> {
-        let path = directory.unwrap_or(LIBRARY.as_bytes());
-        let entries = match client.list(path)?.collect().await {
+        let folder = FilePath::new(directory.unwrap_or(LIBRARY.as_bytes())).map_err(ClientError::Name)?;
+        let entries = match client.list(&folder)?.collect().await {
             Ok(entries) => entries,
             // Nothing was stored there yet.
             Err(error) if error.is_not_found() && directory.is_none() => Vec::new(),
-            Err(error) => return Err(Failure::from(error).at(shown(path))),
+            Err(error) => return Err(Failure::from(error).at(&folder)),
         };
-        let is_file = |kind: Option<FileKind>| kind.is_none_or(|kind| kind == FileKind::File);
         let mut list = Self::default();
-        for entry in entries.iter().filter(|entry| is_file(entry.stat.as_ref().map(|stat| stat.kind))) {
-            let separator: &[u8] = if path.ends_with(b"/") { b"" } else { b"/" };
-            let whole = [path, separator, entry.name.as_bytes()].concat();
-            let whole = FilePath::new(&whole).map_err(|error| Failure::usage(error).at(shown(&whole)))?;
-            match client.function(&whole, method).await {
+        for entry in entries.iter().filter(|entry| entry.kind == FileKind::File) {
+            let path = folder.join(&entry.name).map_err(|error| Failure::usage(error).at(&folder))?;
+            match client.function(&path, method).await {
                 Ok(function) => {
-                    list.values.push(function_json(&whole, &function));
+                    list.values.push(function_json(&path, &function));
                     list.lines.push(function_line(&entry.name, &function));
                 }
                 Err(FunctionError::NotDescribed { .. }) => {}
                 Err(error) => {
-                    let failure = Failure::from(error).at(&whole);
+                    let failure = Failure::from(error).at(&path);
                     if failure.fatal {
                         return Err(failure);
                     }
