@@ -31,6 +31,7 @@ mod drain;
 mod fair_share;
 mod files;
 mod full_device;
+mod function_collections;
 mod function_jobs;
 mod function_keys;
 mod function_outputs;

@@ -6,13 +6,11 @@ use sealstone_osd::cdb::{
     AttributeParameters, Cdb, ExecuteFunction, Options, SecurityParameters, Timestamps,
 };
 use sealstone_osd::continuation::Segment;
-use sealstone_osd::function::attributes::FUNCTION_PAGE;
 use sealstone_osd::function::paper::PaperRequest;
 use sealstone_osd::function::{ExitReason, JobAction, JobRequest, JobState};
-use sealstone_osd::{AttributeId, Capability, Command, Generation, ObjectId, SecurityMethod};
+use sealstone_osd::{Capability, Command, Generation, ObjectId, SecurityMethod};
 
 use crate::crash::raw_osd::{RawOsd, object_capability};
-use crate::function_runs::build_module;
 
 const PARTITION: u64 = 0x10000;
 /// Its number exceeds the field of the paper.
@@ -50,18 +48,11 @@ impl PaperDevice {
         let url = osd.serve();
         let client = RawOsd::client(&url, |options| options.paper_functions = true);
         client.create_partition(&osd.new_partition(PARTITION), PARTITION).await.expect("created");
-        let (source, module) = (osd.data().with_extension("c"), osd.data().with_extension("so"));
-        std::fs::write(&source, SOURCE).expect("written");
-        build_module(&module, &source);
-        let code = Bytes::from(std::fs::read(module).expect("built"));
-        for (object, bytes) in [(CODE, code), (DATA, Bytes::from_static(b"0110")), (OUTPUT, Bytes::new())] {
+        osd.store_function(&client, CODE, SOURCE).await;
+        for object in [DATA, OUTPUT] {
             client.create(&osd.object(object), object).await.expect("created");
-            if !bytes.is_empty() {
-                client.write(&osd.object(object), object, 0, bytes).await.expect("written");
-            }
         }
-        let engine = (AttributeId::new(FUNCTION_PAGE, 1), Bytes::from_static(&[1]));
-        client.set_attributes(&osd.object(CODE), CODE, vec![engine]).await.expect("set");
+        client.write(&osd.object(DATA), DATA, 0, Bytes::from_static(b"0110")).await.expect("written");
         Self { osd, url, client }
     }
 

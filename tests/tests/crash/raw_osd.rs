@@ -4,12 +4,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use bytes::Bytes;
 use sealstone_crypto::RustCrypto;
 use sealstone_initiator::{Bearer, OsdClient, OsdOptions, SystemEnvironment, TargetUrl, TcpDial};
 use sealstone_osd::capability::{Range, Scope};
-use sealstone_osd::{Capability, Descriptor, Generation, ObjectId, ObjectType, Permissions, SecurityMethod};
+use sealstone_osd::function::attributes::FUNCTION_PAGE;
+use sealstone_osd::{
+    AttributeId, Capability, Descriptor, Generation, ObjectId, ObjectType, Permissions, SecurityMethod,
+};
 use sealstone_seal::{AlgorithmSlots, Credential, Hash, InitialKey, KeyHierarchy, KeySelector, algorithm};
 use sealstone_tests::{Daemon, Signal, command, run, text};
+
+use crate::function_runs::build_module;
 
 /// Lifetime of a credential in milliseconds.
 const LIFETIME_MS: u64 = 3_600_000;
@@ -79,10 +85,29 @@ impl RawOsd {
         assert_eq!(code, -1, "the device ended before it was killed");
     }
 
+    /// Compiles a function in C, and stores it as an object.
+    pub(crate) async fn store_function(&self, client: &OsdClient, object: ObjectId, source: &str) {
+        let (file, module) = (self.data().with_extension("c"), self.data().with_extension("so"));
+        std::fs::write(&file, source).expect("written");
+        build_module(&module, &file);
+        let code = Bytes::from(std::fs::read(module).expect("built"));
+        let bearer = self.object(object);
+        client.create(&bearer, object).await.expect("created");
+        client.write(&bearer, object, 0, code).await.expect("written");
+        let engine = (AttributeId::new(FUNCTION_PAGE, 1), Bytes::from_static(&[1]));
+        client.set_attributes(&bearer, object, vec![engine]).await.expect("set");
+    }
+
     /// Issues a credential with all rights on a user object.
     pub(crate) fn object(&self, allowed: ObjectId) -> Bearer {
         let descriptor = Descriptor::User { scope: Scope::default(), allowed, range: Range::ALL };
         self.issue(ObjectType::User, descriptor)
+    }
+
+    /// Issues a credential with all rights on a collection; number 0 is that of a new one.
+    pub(crate) fn collection(&self, allowed: ObjectId) -> Bearer {
+        let descriptor = Descriptor::Collection { scope: Scope::default(), allowed };
+        self.issue(ObjectType::Collection, descriptor)
     }
 
     /// Issues a credential with all rights on a partition.
@@ -98,7 +123,7 @@ impl RawOsd {
 
     fn issue(&self, object_type: ObjectType, descriptor: Descriptor) -> Bearer {
         let partition = match descriptor {
-            Descriptor::User { allowed, .. } => allowed.partition,
+            Descriptor::User { allowed, .. } | Descriptor::Collection { allowed, .. } => allowed.partition,
             Descriptor::Partition { partition, .. } => partition,
             _ => 0,
         };
