@@ -4,7 +4,8 @@
  *
  * Each file is an object of the call. Files are written to only by functions that write. The
  * result goes to standard output, the log to standard error. Calls for attributes, lists, new
- * objects, collections and removal return ENOSYS. All other calls check their arguments as a device does.
+ * objects, collections and removal return ENOSYS. All other calls check their arguments as a device
+ * does.
  */
 #define _GNU_SOURCE
 #include <errno.h>
