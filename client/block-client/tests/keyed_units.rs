@@ -4,13 +4,13 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use bytes::Bytes;
 use sealstone_block::{
-    BlockSize, BlockUnit, BlockUnits, LazyOptions, LazyStatus, NewUnit, PageSecret, StoredSecret,
-    UnitOptions, UnitProtection,
+    BlockSize, BlockUnit, BlockUnits, IntegrityFailure, LazyOptions, LazyStatus, LossSink, LostWrites,
+    NewUnit, PageSecret, StoredSecret, UnitOptions, UnitProtection,
 };
 use sealstone_block_client::{BlockError, BlockUnitClient, UnitClientOptions, ZeroMode};
 use sealstone_initiator::chap::{ChapAccount, ChapSecret};
@@ -535,6 +535,69 @@ async fn late_report_keeps_newer_write() {
             client.flush(&cursor).await.unwrap();
             assert_eq!(client.read(512, 512).await.unwrap(), block(NEW), "{profile:?}");
         }
+    }
+}
+
+/// A receiver of reports that announces each one, and is slow.
+struct SlowSink(Mutex<mpsc::Sender<()>>);
+
+impl LossSink for SlowSink {
+    fn record(&self, _: &LostWrites<'_>) {}
+
+    fn record_integrity(&self, _: &IntegrityFailure<'_>) {
+        let _ = self.0.lock().unwrap().send(());
+        std::thread::sleep(Duration::from_millis(300));
+    }
+}
+
+/// A flush succeeds only after rejected writes that another thread has found are reported.
+#[tokio::test]
+async fn flush_waits_for_report_of_rejected_write() {
+    let device = KeyedDevice::new(S1_2, SAFE, BlockSize::B512);
+    let (sender, reported) = mpsc::channel();
+    let options = UnitOptions { losses: Arc::new(SlowSink(Mutex::new(sender))), ..options() };
+    let units = BlockUnits::open_with(Arc::clone(&device.store), NAME, options).unwrap();
+    let device = KeyedDevice::serving(Arc::clone(&device.store), units);
+    let client = device.client().await;
+    let cursor = client.flush_cursor();
+    device.middle.arm(Change::Write, NEW, 1);
+    client.write(512, block(NEW), false).await.unwrap();
+    let verifier = Arc::clone(&device);
+    let verifying = std::thread::spawn(move || {
+        while verifier.status().unverified > 0 {
+            verifier.units.verify_due();
+        }
+    });
+    reported.recv_timeout(Duration::from_secs(30)).unwrap();
+    let flushed = client.flush(&cursor).await;
+    assert!(matches!(flushed, Err(BlockError::LostWrites)), "{flushed:?}");
+    verifying.join().unwrap();
+}
+
+/// Marks of idle ports are removed while a write of another port waits that is not authentic.
+#[tokio::test]
+async fn changed_write_is_reported_while_marks_are_removed() {
+    for profile in [PAPER, SAFE] {
+        let device = KeyedDevice::new(S1_2, profile, BlockSize::B512);
+        let (idle, active) = (device.client().await, device.client().await);
+        let cursor = active.flush_cursor();
+        let tick = async |ms| {
+            let device = Arc::clone(&device);
+            let (sender, ended) = tokio::sync::oneshot::channel();
+            std::thread::spawn(move || {
+                device.units.tick(Duration::from_millis(ms));
+                let _ = sender.send(());
+            });
+            tokio::time::timeout(Duration::from_secs(20), ended).await.expect("no deadlock").unwrap();
+        };
+        tick(1).await;
+        idle.write(0, block(OLD), false).await.unwrap();
+        tick(4_900).await;
+        device.middle.arm(Change::Write, NEW, 1);
+        active.write(512, block(NEW), false).await.unwrap();
+        tick(5_100).await;
+        let flushed = active.flush(&cursor).await;
+        assert_eq!(matches!(flushed, Err(BlockError::LostWrites)), profile == SAFE, "{flushed:?}");
     }
 }
 

@@ -757,6 +757,11 @@ impl LazyVolume {
         std::mem::take(&mut self.state.lock().rejected)
     }
 
+    /// Whether [`Self::take_rejected`] would return any.
+    pub fn has_rejected(&self) -> bool {
+        !self.state.lock().rejected.is_empty()
+    }
+
     /// Returns the blocks that were found damaged since the last call.
     pub fn take_damaged(&self) -> Option<DamagedBlocks> {
         self.state.lock().damage.take()

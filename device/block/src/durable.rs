@@ -6,7 +6,7 @@
 //! that the write cache is off.
 //! Does not: flush periodically; the store does.
 //! Contract: [`BlockUnit::mark_dirty`] is called under the command lock. Locks are acquired in the
-//! order command lock, port table.
+//! order command lock, lock of reports of rejected writes, port table.
 //! Truth: docs/adr/0054-write-through-and-power-loss.md.
 
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use std::time::Duration;
 use crate::catalog;
 use crate::durability::LossReport;
 use crate::failure::BlockFailure;
+use crate::lazy::LazyBlocks;
 use crate::nexus::BlockNexus;
 use crate::options::LostWrites;
 use crate::ports::{PortFlags, PortIdentity, PortTable};
@@ -89,6 +90,10 @@ impl BlockUnit {
     /// Flushes, and removes the marks of all ports except the active ones.
     fn clean(&self, active: impl Fn() -> Vec<Arc<BlockNexus>>) -> Result<(), BlockFailure> {
         let durability = self.durability();
+        let is_dirty = durability.table.lock().any(PortFlags::DIRTY);
+        if is_dirty {
+            self.flush()?;
+        }
         // The exclusive lock excludes writes. A later write waits for the port table before it sets
         // a mark.
         let guard = self.lock_commands();
@@ -103,7 +108,13 @@ impl BlockUnit {
         if !table.any(PortFlags::DIRTY) {
             return Ok(());
         }
-        self.flush()?;
+        self.flush_without_reports()?;
+        if self.blocks().lazy()?.is_some_and(LazyBlocks::has_rejected) {
+            // Their report needs the table. The marks stay until the next call.
+            drop(table);
+            self.report_rejected();
+            return Ok(());
+        }
         let mut cleaned = table.clone();
         if cleaned.clear_dirty_except(&ports(&active)) {
             self.store_ports(&cleaned)?;

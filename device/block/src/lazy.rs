@@ -68,6 +68,9 @@ pub(crate) struct LazyBlocks {
     writers: Mutex<Vec<PortIdentity>>,
     /// Deleted writes beyond those that the volume kept, as far as they were recorded.
     dropped: AtomicU64,
+    /// Held from the removal of rejected writes from the volume until their writers are marked. A
+    /// flush in between would succeed. Acquired before the port table.
+    reporting: Mutex<()>,
 }
 
 impl UnitBlocks {
@@ -114,7 +117,15 @@ impl UnitBlocks {
             Ok(volume) => {
                 let (began, dropped) = (Instant::now(), AtomicU64::default());
                 let (sessions, writers) = (Mutex::default(), Mutex::default());
-                Self::Lazy(Box::new(LazyBlocks { volume, began, scheme, sessions, writers, dropped }))
+                Self::Lazy(Box::new(LazyBlocks {
+                    volume,
+                    began,
+                    scheme,
+                    sessions,
+                    writers,
+                    dropped,
+                    reporting: Mutex::default(),
+                }))
             }
             Err(error) => {
                 let step = match seals_keys_at_rest(protection) {
@@ -157,6 +168,16 @@ impl LazyBlocks {
     /// Returns the state of versions and verification.
     pub(crate) fn status(&self) -> LazyStatus {
         self.volume.status(self.now_ms())
+    }
+
+    /// Verifies all blocks and makes all writes durable.
+    pub(crate) fn synchronize(&self) -> Result<(), BlockFailure> {
+        self.volume.synchronize(self.now_ms()).map_err(BlockFailure::lazy_write)
+    }
+
+    /// Whether rejected writes wait for their report.
+    pub(crate) fn has_rejected(&self) -> bool {
+        self.volume.has_rejected()
     }
 
     fn read(
@@ -360,17 +381,12 @@ impl BlockUnit {
         }
     }
 
-    /// Verifies all blocks and makes all writes durable.
-    pub(crate) fn synchronize_lazy(&self, lazy: &LazyBlocks) -> Result<(), BlockFailure> {
-        let outcome = lazy.volume.synchronize(lazy.now_ms());
-        self.report_rejected();
-        outcome.map_err(BlockFailure::lazy_write)
-    }
-
     /// Reports acknowledged writes that were not authentic to their writers and to the audit log,
-    /// and blocks that were found damaged to the audit log.
-    fn report_rejected(&self) {
+    /// and blocks that were found damaged to the audit log. Returns when the writers are marked,
+    /// also by another thread.
+    pub(crate) fn report_rejected(&self) {
         let Ok(Some(lazy)) = self.blocks().lazy() else { return };
+        let _reporting = lazy.reporting.lock();
         if let Some(DamagedBlocks { first_lba, count }) = lazy.volume.take_damaged() {
             self.record_integrity("", IntegrityFailureKind::Damaged, Some(first_lba), count);
         }

@@ -325,14 +325,22 @@ impl BlockUnit {
         self.written.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Returns when everything written before is durable.
+    /// Returns when everything written before is durable, and the writers of rejected writes are
+    /// marked in the port table.
     pub(crate) fn flush(&self) -> Result<(), BlockFailure> {
+        let flushed = self.flush_without_reports();
+        self.report_rejected();
+        flushed
+    }
+
+    /// As [`Self::flush`], without the marks, for callers that hold the port table.
+    pub(crate) fn flush_without_reports(&self) -> Result<(), BlockFailure> {
         // Versions of an earlier run cannot be verified without their keys.
         let lazy = self.blocks.lazy()?;
         let written = self.written.load(Ordering::Acquire);
         if self.flushed.load(Ordering::Acquire) < written {
             match lazy {
-                Some(lazy) => self.synchronize_lazy(lazy)?,
+                Some(lazy) => lazy.synchronize()?,
                 None => self.store.flush().map_err(BlockFailure::Write)?,
             }
             self.flushed.fetch_max(written, Ordering::AcqRel);
