@@ -5,6 +5,7 @@ use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use sealstone_tests::{CommandResult, Daemon, Signal, System, command, run, text};
@@ -16,11 +17,8 @@ const REFUSAL_MAX: Duration = Duration::from_secs(150);
 /// Runs a command that must end by itself; fails the test if it serves instead.
 #[track_caller]
 fn refused(arguments: &[&str]) -> CommandResult {
-    let mut child = command(arguments)
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .expect("the binary starts");
+    let mut child =
+        command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
     let start = Instant::now();
     while child.try_wait().expect("the child can be asked").is_none() {
         if start.elapsed() > REFUSAL_MAX {
@@ -31,6 +29,16 @@ fn refused(arguments: &[&str]) -> CommandResult {
         std::thread::sleep(Duration::from_millis(10));
     }
     CommandResult::from(child.wait_with_output().expect("the child can be waited for"))
+}
+
+/// Runs a command and kills it after a time; returns whether it had succeeded before.
+#[track_caller]
+fn run_for(arguments: &[&str], ms: u64) -> bool {
+    let mut child =
+        command(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the binary starts");
+    std::thread::sleep(Duration::from_millis(ms));
+    let _ = child.kill();
+    child.wait().expect("the child can be waited for").success()
 }
 
 #[track_caller]
@@ -249,14 +257,7 @@ fn interrupted_setup_is_reported_or_repeated() {
     for delay_ms in [2, 4, 6, 8, 10, 12, 16, 24] {
         let data = folder.path().join(format!("osd{delay_ms}"));
         let init = ["osd", "init", "--data", text(&data), "--capacity", "64M", "--name", "one"];
-        let mut child = command(&init)
-            .stdout(std::process::Stdio::null())
-            .stderr(std::process::Stdio::null())
-            .spawn()
-            .expect("started");
-        std::thread::sleep(Duration::from_millis(delay_ms));
-        let _ = child.kill();
-        let _ = child.wait();
+        run_for(&init, delay_ms);
         if data.join("init.incomplete").exists() {
             run(&init).fails(1).says(&["interrupted", "remove the directory"]);
         } else if data.join("device.toml").exists() {
@@ -282,14 +283,7 @@ fn interrupted_setup_is_reported_or_repeated() {
     // serves.
     for delay_ms in [3, 10, 30, 80] {
         let data = folder.path().join(format!("mds{delay_ms}"));
-        let mut child = command(&["mds", "init", "--data", text(&data)])
-            .stdout(std::process::Stdio::null())
-            .stderr(std::process::Stdio::null())
-            .spawn()
-            .expect("started");
-        std::thread::sleep(Duration::from_millis(delay_ms));
-        let _ = child.kill();
-        let done = child.wait().expect("waited").success();
+        let done = run_for(&["mds", "init", "--data", text(&data)], delay_ms);
         if !done && !data.join("meta.redb").exists() {
             serve_mds(&data).fails(4).says(&["mds init"]);
             run(&["mds", "init", "--data", text(&data)]).ok();
@@ -325,14 +319,7 @@ fn interrupted_up_is_created_again() {
     ];
     // The first files are made after some milliseconds.
     for delay_ms in [4, 8, 12, 16, 20, 24, 150, 400] {
-        let mut child = command(&arguments)
-            .stdout(std::process::Stdio::null())
-            .stderr(std::process::Stdio::null())
-            .spawn()
-            .expect("started");
-        std::thread::sleep(Duration::from_millis(delay_ms));
-        let _ = child.kill();
-        let _ = child.wait();
+        run_for(&arguments, delay_ms);
     }
     let mut up = Daemon::start(command(&arguments));
     assert_eq!(up.end(Signal::Terminate), 0);
