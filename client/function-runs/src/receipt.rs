@@ -1,8 +1,6 @@
 //! Receipts of jobs: which code ran, with which arguments and objects, and the digest of the
 //! result.
 
-use std::fs::File;
-use std::io::BufReader;
 use std::path::Path;
 
 use sealstone_client::Client;
@@ -13,8 +11,13 @@ use sealstone_osd::function::{EngineType, ExitReason, RECEIPT_MAX};
 use sealstone_seal::FunctionReceipt;
 use sealstone_units::utc;
 use serde_json::{Value, json};
+use tokio::fs::File;
+use tokio::io::AsyncReadExt as _;
 
 use crate::library::json_name;
+
+/// Bytes of a file that are read and hashed at once.
+const HASHED_BYTES: usize = 1 << 20;
 
 /// A genuine receipt.
 #[derive(Debug)]
@@ -42,17 +45,24 @@ pub async fn verify_receipt_file(
     receipt: &Path,
     result: Option<&Path>,
 ) -> Outcome<ReceiptReport> {
-    let digest = result.map(digest_of_file).transpose()?;
+    let digest = match result {
+        Some(path) => Some(digest_of_file(path).await?),
+        None => None,
+    };
     verify_receipt(client, &receipt.shown(), &read_receipt(receipt)?, digest).await
 }
 
 /// Returns the BLAKE3-256 of a file.
-fn digest_of_file(path: &Path) -> Outcome<[u8; 32]> {
-    let at = |error| Failure::from(error).at(path.shown());
-    let mut digest = blake3::Hasher::new();
-    let mut file = BufReader::new(File::open(path).map_err(at)?);
-    std::io::copy(&mut file, &mut digest).map_err(at)?;
-    Ok(*digest.finalize().as_bytes())
+async fn digest_of_file(path: &Path) -> Outcome<[u8; 32]> {
+    let at = |error: std::io::Error| Failure::from(error).at(path.shown());
+    let mut file = File::open(path).await.map_err(at)?;
+    let (mut digest, mut buffer) = (blake3::Hasher::new(), vec![0; HASHED_BYTES]);
+    loop {
+        match file.read(&mut buffer).await.map_err(at)? {
+            0 => return Ok(*digest.finalize().as_bytes()),
+            length => digest.update(&buffer[..length]),
+        };
+    }
 }
 
 /// Verifies a receipt at the metadata server, and compares it with the BLAKE3-256 of a result.
