@@ -10,7 +10,7 @@ use sealstone_mds_protocol::FileKind;
 
 pub use parse::{
     ByteRange, Expiry, parse_byte_range, parse_expiry, parse_hex32, parse_mode, parse_partition, parse_past,
-    parse_span, parse_time_limit,
+    parse_time_limit,
 };
 pub use table::{columns, wrap};
 
@@ -84,7 +84,7 @@ pub fn utc(ms: impl TryInto<i64>) -> String {
 ///
 /// # Errors
 /// The text is no time. The error is for the user.
-pub fn parse_moment(text: &str) -> Result<u64, String> {
+fn parse_moment(text: &str) -> Result<u64, String> {
     let fail = || format!("'{text}' is not a time in UTC such as 2026-11-20T21:50Z");
     let (date, time) = text.split_once(['T', ' ']).ok_or_else(fail)?;
     let numbers = |part: &str, separator: char, lengths: &[usize]| -> Option<Vec<u64>> {

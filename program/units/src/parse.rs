@@ -2,6 +2,8 @@
 //!
 //! The errors are for the user.
 
+use sealstone_failure::secret_file;
+
 use crate::{parse_moment, parse_size};
 
 /// A time of expiry.
@@ -23,8 +25,7 @@ pub struct ByteRange {
 }
 
 /// Parses `90s`, `30m`, `2h` or `3d` into milliseconds; `None` for other text.
-#[must_use]
-pub fn parse_span(text: &str) -> Option<u64> {
+fn parse_span(text: &str) -> Option<u64> {
     let unit_ms = match text.chars().last()? {
         's' => 1000,
         'm' => 60_000,
@@ -120,17 +121,8 @@ pub fn parse_partition(text: &str) -> Result<u64, String> {
 /// # Errors
 /// The text has another length or other characters.
 pub fn parse_hex32(text: &str) -> Result<[u8; 32], String> {
-    let digit = |at: usize| text.as_bytes().get(at).and_then(|byte| char::from(*byte).to_digit(16));
-    let mut bytes = [0; 32];
-    let is_whole = text.len() == 64
-        && bytes.iter_mut().enumerate().all(|(at, byte)| match (digit(2 * at), digit(2 * at + 1)) {
-            (Some(high), Some(low)) => {
-                *byte = (high << 4 | low) as u8;
-                true
-            }
-            _ => false,
-        });
-    if is_whole { Ok(bytes) } else { Err(format!("'{text}' is not 64 hex digits")) }
+    let bytes = secret_file::from_hex(text).and_then(|bytes| bytes.as_slice().try_into().ok());
+    bytes.ok_or_else(|| format!("'{text}' is not 64 hex digits"))
 }
 
 #[cfg(test)]
