@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 /// The access that a capability file permits.
 #[derive(Clone, Debug)]
-pub enum CapabilityOrder {
+pub enum DelegatedAccess {
     /// Access to bytes of a file.
     Bytes {
         /// Whether reading is permitted.
@@ -31,7 +31,6 @@ pub enum CapabilityOrder {
 pub struct IssuedCapability {
     file: CapabilityFile,
     data: Vec<CapabilityFile>,
-    what: String,
 }
 
 impl IssuedCapability {
@@ -42,7 +41,7 @@ impl IssuedCapability {
     pub async fn request(
         client: &Client,
         path: &FilePath,
-        order: &CapabilityOrder,
+        access: &DelegatedAccess,
         until: Expiry,
         method: Method,
     ) -> Outcome<Self> {
@@ -55,8 +54,8 @@ impl IssuedCapability {
             Expiry::At(ms) => ms,
         };
         let at = |error| Failure::from(error).at(path);
-        match order {
-            CapabilityOrder::Execution(data) => {
+        match access {
+            DelegatedAccess::Execution(data) => {
                 check_data_count(data.len())?;
                 let file = client.delegate_execution(path, until_ms, method).await.map_err(at)?;
                 let mut readable = Vec::with_capacity(data.len());
@@ -64,16 +63,13 @@ impl IssuedCapability {
                     let issued = client.delegate_call_data(path, until_ms, method).await;
                     readable.push(issued.map_err(|error| Failure::from(error).at(path))?);
                 }
-                let what = format!("execute {path} on {}", counted(readable.len() as u64, "file"));
-                Ok(Self { file, data: readable, what })
+                Ok(Self { file, data: readable })
             }
-            CapabilityOrder::Bytes { read, write, range } => {
+            DelegatedAccess::Bytes { read, write, range } => {
                 let ByteRange { start, end } = range.unwrap_or(ByteRange { start: 0, end: None });
                 let wanted = Delegation { read: *read, write: *write, start, end, until_ms, method };
                 let file = client.delegate(path, wanted).await.map_err(at)?;
-                let (rights, delegated) = (capability_rights(&file).join(" and "), &file.delegated);
-                let what = format!("{rights} bytes {}..{} of {path}", delegated.start, delegated.end);
-                Ok(Self { file, data: Vec::new(), what })
+                Ok(Self { file, data: Vec::new() })
             }
         }
     }
@@ -81,9 +77,17 @@ impl IssuedCapability {
     /// Returns what the holder of the file may do, and until when.
     #[must_use]
     pub fn text(&self) -> String {
-        let each = self.data.iter().map(|file| file.delegated.expires_ms);
-        let ends_ms = each.fold(self.file.delegated.expires_ms, u64::min);
-        format!("{} until {} UTC", self.what, utc(ends_ms))
+        let Self { file, data } = self;
+        let CapabilityFile { path, delegated, .. } = file;
+        let what = match file.executes() {
+            true => format!("execute {path} on {}", counted(data.len() as u64, "file")),
+            false => {
+                let rights = capability_rights(file).join(" and ");
+                format!("{rights} bytes {}..{} of {path}", delegated.start, delegated.end)
+            }
+        };
+        let ends_ms = data.iter().map(|file| file.delegated.expires_ms).fold(delegated.expires_ms, u64::min);
+        format!("{what} until {} UTC", utc(ends_ms))
     }
 
     /// Returns the file as `--json` prints it.
@@ -106,10 +110,7 @@ impl IssuedCapability {
 }
 
 /// Fails if a capability file cannot be for so many files of a function.
-///
-/// # Errors
-/// There are more than [`RUN_FILE_DATA_MAX`].
-pub fn check_data_count(count: usize) -> Outcome {
+fn check_data_count(count: usize) -> Outcome {
     if count > RUN_FILE_DATA_MAX {
         return Err(Failure::usage(format!("--data occurs more than {RUN_FILE_DATA_MAX} times"))
             .hint("issue a second capability file"));

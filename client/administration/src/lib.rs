@@ -35,8 +35,7 @@ pub use accounts::{
 pub use approval::{approval_json, approval_text};
 pub use audit::{IssueReport, audit};
 pub use capability_files::{
-    CapabilityOrder, IssuedCapability, capability_json, capability_text, check_data_count,
-    load_capability_files,
+    DelegatedAccess, IssuedCapability, capability_json, capability_text, load_capability_files,
 };
 pub use capacity::CapacityReport;
 pub use check::{CheckReport, CountReport, check, count_again, last_check};

@@ -5,9 +5,6 @@ use sealstone_failure::{Failure, Outcome};
 use sealstone_units::utc;
 use serde_json::{Value, json};
 
-/// Rounds the display of a time, which has whole minutes, up.
-const MINUTE_MS: u64 = 59_999;
-
 /// Returns the user of a session as `--json` prints it.
 #[must_use]
 pub fn whoami_json(who: &WhoAmI, server: &str) -> Value {
@@ -42,15 +39,14 @@ impl LogoutRevocation {
     pub fn new(revoking: Option<Revoking>) -> Outcome<Self> {
         let Some(revoking) = revoking else {
             return Err(Failure::operation(
-                "the session has ended, but its credentials were not revoked: too many \
-                                           revocations are under way",
+                "the session has ended, but its credentials were not revoked: too many revocations are under way",
             )
             .hint("they expire; an administrator sees pending revocations with: sealstone revoke --list"));
         };
         if !revoking.complete {
             let what = format!(
                 "the session ended, but not all of its credentials are listed: some are accepted until {}",
-                utc(revoking.until_ms.saturating_add(MINUTE_MS))
+                utc_rounded_up(revoking.until_ms)
             );
             return Err(Failure::operation(what)
                 .hint("an administrator can revoke them: sealstone revoke --user NAME"));
@@ -73,9 +69,14 @@ impl LogoutRevocation {
         if objects == 0 {
             return "the session had no valid credentials".to_owned();
         }
-        let until = utc(until_ms.saturating_add(MINUTE_MS));
+        let until = utc_rounded_up(until_ms);
         format!(
             "credentials for {objects} objects are being revoked (revocation {id}); all expire by {until}"
         )
     }
+}
+
+/// Formats a time in UTC, rounded up to a whole minute.
+fn utc_rounded_up(ms: u64) -> String {
+    utc(ms.saturating_add(59_999))
 }

@@ -4,7 +4,9 @@ use sealstone_client::{Client, FileKind, GroupName, Stat};
 use sealstone_failure::text::human_bytes;
 use sealstone_failure::{Failure, Outcome};
 use sealstone_mds_protocol::{LinkTarget, shown};
-use sealstone_transfer::{StoredPath, device_number, kind_name, link_target, set_target, stat_json, utc_ns};
+use sealstone_transfer::{
+    StoredPath, checksum_text, device_number, kind_name, link_target, set_target, stat_json, utc_ns,
+};
 use sealstone_units::mode_string;
 use serde_json::Value;
 
@@ -69,9 +71,7 @@ impl StatReport {
         }
         if let Some(placement) = placement {
             lines.extend(placement.lines(stat.version));
-            if let Some(checksum) = stat_json(path, stat)["checksum"].as_str() {
-                lines.push(format!("checksum  {checksum}"));
-            }
+            lines.extend(checksum_text(stat).map(|checksum| format!("checksum  {checksum}")));
         }
         lines
     }

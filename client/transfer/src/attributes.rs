@@ -8,23 +8,27 @@ use serde_json::{Value, json};
 
 use crate::listing::{ListEntry, kind_name};
 
+/// Returns the stored checksum of a file, such as `crc32c:` and 8 hex digits.
+#[must_use]
+pub fn checksum_text(stat: &Stat) -> Option<String> {
+    let checksum = stat.checksum.as_ref()?;
+    let (kind, length) = match checksum.kind {
+        ChecksumKind::Sha256 => ("sha256", 32),
+        ChecksumKind::Crc32c => ("crc32c", 4),
+        ChecksumKind::Blake3 => ("blake3", 32),
+    };
+    Some(format!("{kind}:{}", hex(&checksum.value[..length])))
+}
+
 /// Returns the attributes of a file as `--json` prints them.
 #[must_use]
 pub fn stat_json(path: impl AsRef<[u8]>, stat: &Stat) -> Value {
-    let checksum = stat.checksum.as_ref().map(|checksum| {
-        let (kind, length) = match checksum.kind {
-            ChecksumKind::Sha256 => ("sha256", 32),
-            ChecksumKind::Crc32c => ("crc32c", 4),
-            ChecksumKind::Blake3 => ("blake3", 32),
-        };
-        format!("{kind}:{}", hex(&checksum.value[..length]))
-    });
     let mut value = json!({
         "kind": kind_name(stat.kind), "size": stat.size, "mode": format!("{:04o}", stat.mode),
         "owner": stat.owner.as_str(), "group": group_name(stat), "inode": stat.inode.0, "version": stat.version, "width": stat.width,
         "links": stat.links, "rdev": stat.rdev, "mtime_ms": Stat::ms(stat.mtime_ns), "ctime_ms": Stat::ms(stat.ctime_ns),
         "created_ms": Stat::ms(stat.birth_ns), "atime_ns": stat.atime_ns, "mtime_ns": stat.mtime_ns,
-        "ctime_ns": stat.ctime_ns, "checksum": checksum,
+        "ctime_ns": stat.ctime_ns, "checksum": checksum_text(stat),
     });
     set_bytes(&mut value, "path", path);
     value

@@ -25,7 +25,8 @@ mod tree;
 mod walk;
 
 pub use attributes::{
-    LongLine, align_lines, device_number, entry_json, entry_name, long_line, set_target, stat_json, utc_ns,
+    LongLine, align_lines, checksum_text, device_number, entry_json, entry_name, long_line, set_target,
+    stat_json, utc_ns,
 };
 pub use delegated::put_delegated;
 pub use excluded::matches_wildcards;
@@ -38,4 +39,4 @@ pub use report::TransferReport;
 pub use request::{TransferObserver, TransferOptions};
 pub use stored_path::{StoredPath, into_directory, link_target};
 pub use tree::{TreePath, join};
-pub use walk::{ENTRIES_MAX, EntryKind, Tree, TreeEntry, walk};
+pub use walk::{EntryKind, Tree, TreeEntry, walk};

@@ -15,7 +15,7 @@ use sealstone_failure::{Failure, Outcome};
 use crate::tree::TreePath;
 
 /// Maximum number of entries of a tree, so that a loop of mounts ends.
-pub const ENTRIES_MAX: usize = 10_000_000;
+const ENTRIES_MAX: usize = 10_000_000;
 
 /// An entry of a local tree.
 #[derive(Clone, Debug)]
@@ -76,7 +76,7 @@ pub struct Tree {
 /// followed, except the top with `follow_top`. Continues after unreadable entries.
 ///
 /// # Errors
-/// The top itself cannot be read; there are more than [`ENTRIES_MAX`] entries.
+/// The top itself cannot be read; there are more than 10 million entries.
 pub fn walk(top: &Path, follow_top: bool, wanted: impl Fn(&TreePath) -> bool) -> Outcome<Tree> {
     let at = |path: &Path, error: std::io::Error| Failure::from(error).at(path.shown());
     let metadata = if follow_top { fs::metadata(top) } else { fs::symlink_metadata(top) };

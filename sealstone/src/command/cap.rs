@@ -5,8 +5,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use sealstone_administration::{
-    CapabilityOrder, IssuedCapability, capability_json, capability_text, check_data_count,
-    load_capability_files,
+    DelegatedAccess, IssuedCapability, capability_json, capability_text, load_capability_files,
 };
 use sealstone_client::{CapabilityFile, Delegated};
 use sealstone_failure::text::{ShownPath as _, human_bytes};
@@ -42,16 +41,15 @@ async fn issue(global: &GlobalArgs, output: Output, arguments: &IssueArgs) -> Ou
             .at(to.shown())
             .hint("choose another file, or use --force"));
     }
-    check_data_count(data.len())?;
-    let (client, _) = client(global)?;
-    let order = match execute {
+    let access = match execute {
         true => {
             let data = data.iter().map(|path| Ok((*global.stored(path)?).clone()));
-            CapabilityOrder::Execution(data.collect::<Outcome<_>>()?)
+            DelegatedAccess::Execution(data.collect::<Outcome<_>>()?)
         }
-        false => CapabilityOrder::Bytes { read: *read, write: *write, range: *range },
+        false => DelegatedAccess::Bytes { read: *read, write: *write, range: *range },
     };
-    let issued = IssuedCapability::request(&client, path, &order, *until, (*method).into()).await?;
+    let (client, _) = client(global)?;
+    let issued = IssuedCapability::request(&client, path, &access, *until, (*method).into()).await?;
     let (value, text) = (issued.json(), issued.text());
     issued.save(to)?;
     output.remark(format!("{} may {text}", to.shown()));
