@@ -207,6 +207,9 @@ fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -223,8 +226,6 @@ mod tests {
             assert_eq!(folder(unset, Some("h")), None);
         }
     }
-    use proptest::prelude::*;
-    use std::os::unix::fs::PermissionsExt;
 
     fn saved() -> SavedSession {
         SavedSession {

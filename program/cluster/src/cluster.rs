@@ -209,7 +209,7 @@ impl Cluster {
     /// Returns a client that is logged in as the administrator.
     ///
     /// # Errors
-    /// The password cannot be read, or the login failed.
+    /// The password or key cannot be read, or the login failed.
     pub async fn admin_client(&self) -> Outcome<Client> {
         admin_client(&self.metadata_server, &self.admin_secret).await
     }
@@ -335,7 +335,7 @@ async fn create(config: &ClusterConfig, shutdown: &Shutdown, warn: WarningSink<'
             .at(data.shown())
             .hint("use another folder (--data)"));
     }
-    // In place: a temporary file would be the only one if this process is killed now.
+    // Not by a temporary file: one that a killed process left alone makes the folder "not empty".
     let file = File::options().write(true).create(true).truncate(false).mode(0o600).open(&marker);
     file.and_then(|file| file.sync_all()).and_then(|()| File::open(data)?.sync_all()).map_err(at)?;
 

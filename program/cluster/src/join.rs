@@ -16,10 +16,7 @@ use sealstone_osd_device::provision::InitialKeyFile;
 pub const JOIN_S_MAX: u64 = 30;
 
 /// Reads a device's key file.
-///
-/// # Errors
-/// The file cannot be read, is not private, or is no key file.
-pub fn read_key_file(path: &Path) -> Outcome<InitialKeyFile> {
+pub(crate) fn read_key_file(path: &Path) -> Outcome<InitialKeyFile> {
     InitialKeyFile::parse(&secret_file::read(path)?).map_err(|error| Failure::usage(error).at(path.shown()))
 }
 

@@ -13,5 +13,5 @@ mod join;
 
 pub use certificate::{DeviceCertificate, issue_certificate};
 pub use cluster::{AdminCredential, AdminLogin, Cluster, ClusterConfig, OSDS_MAX, WarningSink};
-pub use join::{JOIN_S_MAX, add_osd, read_key_file, wait_until_joined};
+pub use join::{JOIN_S_MAX, add_osd, wait_until_joined};
 pub use sealstone_device_server::DeviceServer;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use indicatif::ProgressBar;
 use parking_lot::Mutex;
 use sealstone_client::{Client, Devices, FilePath, Metadata, Method};
-use sealstone_failure::{Failure, Outcome};
+use sealstone_failure::{Failure, Outcome, PartObserver};
 use sealstone_function_runs::{
     CallPlan, InputFiles, ResultDestination, RunObserver, SecondFunction, named_arguments, run_function,
 };
@@ -64,9 +64,7 @@ impl RunObserver for ShownRun {
     }
 
     fn part_failed(&self, failure: Failure) -> Failure {
-        let failure = self.output.with_default_hint(failure);
-        self.print(|| self.output.part_failure(&failure));
-        failure
+        self.print(|| PartObserver::part_failed(&self.output, failure))
     }
 
     fn result(&self, bytes: &[u8]) -> Outcome {

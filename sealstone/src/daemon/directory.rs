@@ -35,7 +35,7 @@ pub(crate) fn config(options: &MdsOptions) -> DirectoryConfig {
 }
 
 /// `sealstone mds directory`.
-pub(crate) fn ask(output: Output, name: &str, options: &MdsOptions) -> Outcome {
+pub(crate) fn look_up(output: Output, name: &str, options: &MdsOptions) -> Outcome {
     let report = config(options).look_up(name)?;
     output.result(&report.json(), || report.text())
 }

@@ -43,7 +43,7 @@ pub(crate) fn command(global: &GlobalArgs, output: Output, command: Mds) -> Outc
             super::run(serve(output, &data, &options))
         }
         Mds::Directory { name, config, options } => {
-            super::directory::ask(output, &name, &options.or(config::read(config.as_ref())?))
+            super::directory::look_up(output, &name, &options.or(config::read(config.as_ref())?))
         }
         Mds::IssueCertificate { data, key, out, days } => issue_certificate(output, &data, &key, &out, days),
         Mds::Clock(command) => crate::command::clock::run(output, command, identity::CERTIFICATE_FILE),
