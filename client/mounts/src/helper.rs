@@ -90,7 +90,7 @@ pub fn helper_arguments(mut given: impl Iterator<Item = OsString>) -> Result<Opt
     }
     let path = source.as_bytes().strip_prefix(SOURCE_PREFIX.as_bytes()).unwrap_or(source.as_bytes());
     words.extend(["--path".into(), OsStr::from_bytes(path).into()]);
-    // As it was said: by that `mount -a` finds what is mounted already.
+    // The source as `/etc/fstab` has it: `mount -a` finds mounted entries by it.
     words.extend(["--source".into(), source.clone(), mountpoint.clone()]);
     Ok(Some(words))
 }
