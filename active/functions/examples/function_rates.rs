@@ -1,6 +1,6 @@
 //! Throughput of shipped functions on data in memory, by CPU time, as one JSON object.
 //!
-//! `cargo run --release -p sealstone-functions --example throughput -- [MIB] [RUNS]`
+//! `cargo run --release -p sealstone-functions --example function_rates -- [MIB] [RUNS]`
 #![allow(clippy::print_stdout, reason = "the output of this program")]
 
 use rustix::time::{ClockId, clock_gettime};

@@ -1,6 +1,6 @@
 //! Measures throughput and command rate of the target over loopback, next to plain TCP.
 //!
-//! `cargo run --release -p sealstone-iscsi-target --example throughput [SECONDS]`. Target and
+//! `cargo run --release -p sealstone-iscsi-target --example target_rates [SECONDS]`. Target and
 //! initiator are one thread each; the logical unit is memory. Columns of each line: case, MiB/s,
 //! commands/s, share of plain TCP. Then MiB per second of processor time (both ends together) and
 //! its share of plain TCP, which depends less on other load of the machine.
