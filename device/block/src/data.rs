@@ -1,7 +1,7 @@
 //! READ, WRITE, VERIFY and related commands (SBC-3 §5).
 //!
 //! Does: move blocks between buffers and the object.
-//! Does not: check reservations or the medium; `unit` does that before.
+//! Does not: check reservations or the medium; `dispatch` does that before.
 //! Contract: data is not copied: data-out goes from the transport's buffer to the store, data-in
 //! from the store to the pool's buffer. A command whose data-out is shorter than its CDB says
 //! writes nothing.
@@ -12,7 +12,7 @@ use bytes::Bytes;
 use crate::command::{BlockCommand, CommandOutcome, YieldPoint};
 use crate::failure::BlockFailure;
 use crate::geometry::BlockExtent;
-use crate::lazy;
+use crate::lazy_commands;
 use crate::limits::TRANSFER_MAX;
 use crate::transfer::{BlockTransfer, CdbForm, be16, no_protection};
 
@@ -56,7 +56,7 @@ pub(crate) fn read(run: &BlockCommand<'_>, form: CdbForm) -> Result<CommandOutco
         // FUA: the data must be read from stable storage.
         run.unit.flush()?;
     }
-    if let Some(done) = lazy::read(run, extent, 0)? {
+    if let Some(done) = lazy_commands::read(run, extent, 0)? {
         return Ok(done);
     }
     let wanted = extent.length();
@@ -80,7 +80,7 @@ pub(crate) fn write(run: &BlockCommand<'_>, form: CdbForm) -> Result<CommandOutc
 
 fn put(run: &BlockCommand<'_>, extent: BlockExtent, durable: bool) -> Result<CommandOutcome, BlockFailure> {
     let data = data_out(run, extent)?;
-    if let Some(done) = lazy::write(run, extent, data, durable)? {
+    if let Some(done) = lazy_commands::write(run, extent, data, durable)? {
         return Ok(done);
     }
     run.write(extent.offset(), data, durable)?;

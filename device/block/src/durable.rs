@@ -96,7 +96,7 @@ impl BlockUnit {
         }
         // The exclusive lock excludes writes. A later write waits for the port table before it sets
         // a mark.
-        let guard = self.lock_commands();
+        let guard = self.command_lock().write();
         let active = active();
         for nexus in self.nexuses().all() {
             if !active.iter().any(|other| other.port == nexus.port) {

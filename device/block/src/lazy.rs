@@ -1,11 +1,9 @@
-//! Units whose blocks are stored with the keys and MACs of their writers.
+//! Blocks that are stored with the keys and MACs of their writers.
 //!
-//! Does: READ, WRITE and our vendor-specific commands for such units; verification in the
-//! background; reports of writes that were not authentic; keys of units for sessions.
-//! Does not: see plain blocks, unless the level has no encryption.
-//! Contract: a write without seals of exactly its blocks changes nothing. A write that was
-//! acknowledged and is deleted fails the next SYNCHRONIZE CACHE of its writer, and raises a unit
-//! attention for it.
+//! Does: the volume of such a unit, its writers, the sessions that received its keys.
+//! Does not: see plain blocks, unless the level has no encryption. Parse commands;
+//! `lazy_commands` does.
+//! Contract: a write without seals of exactly its blocks changes nothing.
 //! Truth: docs/design/block-lazy.md; docs/standards/block-protection.md.
 
 use std::collections::BTreeMap;
@@ -13,33 +11,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use bytes::Bytes;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use sealstone_block_lazy::{
     DamagedBlocks, LazyError, LazyLimits, LazyStatus, LazyUnit, LazyVolume, LazyWrite, ReadVerdict,
-    RejectedVersion, WriterId,
+    RejectedVersion, SessionUnitKeys, WriterId,
 };
-use sealstone_block_protection::{BlockSeal, KeyScheme, MAC_LEN, MacTag, ProtectedBlock};
-use sealstone_scsi::additional;
+use sealstone_block_protection::{BlockSeal, KeyScheme, MacTag, ProtectedBlock};
 use sealstone_scsi::lu::{BlockSeals, NexusId};
 use sealstone_store::ObjectStore;
 use zeroize::Zeroizing;
 
 use crate::catalog::UnitDescription;
-use crate::command::{BlockCommand, CommandOutcome};
 use crate::failure::BlockFailure;
 use crate::geometry::{BlockExtent, BlockSize};
 use crate::integrity::{IntegrityFailure, IntegrityFailureKind};
-use crate::limits::TRANSFER_MAX;
+use crate::nexus::BlockNexus;
 use crate::options::{StoredSecret, UnitOptions, seals_keys_at_rest};
 use crate::ports::PortIdentity;
-use crate::transfer::{CdbForm, be32};
-use crate::unit::BlockUnit;
 
-/// Bytes of an entry of REPORT BLOCKS: LBA 8, MAC 16, verdict 1, zeros 7.
-const REPORT_LEN: usize = 32;
-/// Maximum number of entries of REPORT BLOCKS.
-const REPORTS_MAX: usize = 1024;
 /// Ports that are remembered as writers. Losses of further ones are reported to all ports.
 const WRITERS_MAX: usize = 4096;
 /// Bytes that one call discards.
@@ -62,6 +51,7 @@ pub(crate) struct LazyBlocks {
     volume: LazyVolume,
     began: Instant,
     scheme: KeyScheme,
+    block_bytes: u64,
     /// Number of the session of each nexus that received the keys of the unit.
     sessions: Mutex<BTreeMap<NexusId, u32>>,
     /// Ports that wrote; the index is the number of the writer.
@@ -121,6 +111,7 @@ impl UnitBlocks {
                     volume,
                     began,
                     scheme,
+                    block_bytes: unit.geometry.block().bytes(),
                     sessions,
                     writers,
                     dropped,
@@ -175,49 +166,32 @@ impl LazyBlocks {
         self.volume.synchronize(self.now_ms()).map_err(BlockFailure::lazy_write)
     }
 
-    /// Whether rejected writes wait for their report.
-    pub(crate) fn has_rejected(&self) -> bool {
-        self.volume.has_rejected()
-    }
-
-    fn read(
+    /// Reads blocks into the buffer, in the version that is `back` writes older. Returns their
+    /// encoded seals.
+    pub(crate) fn read(
         &self,
-        run: &BlockCommand<'_>,
-        extent: BlockExtent,
+        lba: u64,
+        buffer: &mut [u8],
         back: usize,
-    ) -> Result<CommandOutcome, BlockFailure> {
-        let wanted = extent.length();
-        let block = run.unit.geometry().block().bytes();
-        let length = wanted.min(run.command.data_in_max as u64) / block * block;
-        if length == 0 {
-            return Ok(CommandOutcome { wanted, ..CommandOutcome::GOOD });
-        }
-        let length = usize::try_from(length).unwrap_or(usize::MAX);
-        let mut buffer = run.command.buffers.take(length).ok_or(BlockFailure::NoBuffer)?;
-        let (seals, _) =
-            self.volume.read_into(extent.lba(), &mut buffer, back).map_err(BlockFailure::lazy_read)?;
+    ) -> Result<Zeroizing<Vec<u8>>, BlockFailure> {
+        let (seals, _) = self.volume.read_into(lba, buffer, back).map_err(BlockFailure::lazy_read)?;
         let mut bytes = Zeroizing::new(Vec::with_capacity(seals.len() * self.scheme.seal_len()));
         seals.iter().for_each(|seal| seal.append_to(self.scheme, &mut bytes));
-        let data_in = run.command.buffers.freeze(buffer);
-        run.command.buffers.put_seals(BlockSeals { first_lba: extent.lba(), bytes });
-        Ok(CommandOutcome { moved: (data_in.len() as u64, 0), data_in, wanted, ..CommandOutcome::GOOD })
+        Ok(bytes)
     }
 
-    fn write(
+    /// Writes blocks with seals of exactly these blocks. `durable` says that they are durable when
+    /// this returns.
+    pub(crate) fn write(
         &self,
-        run: &BlockCommand<'_>,
-        extent: BlockExtent,
-        data: &[u8],
+        nexus: &BlockNexus,
+        lba: u64,
+        (data, seals): (&[u8], &BlockSeals),
         durable: bool,
     ) -> Result<(), BlockFailure> {
-        if data.is_empty() {
-            return Ok(());
-        }
-        let seals = run.command.buffers.take_seals().ok_or(BlockFailure::NoSeals)?;
         let entries = seals.bytes.chunks_exact(self.scheme.seal_len());
-        let blocks = extent.length() / run.unit.geometry().block().bytes();
-        if seals.first_lba != extent.lba()
-            || entries.len() as u64 != blocks
+        if seals.first_lba != lba
+            || entries.len() as u64 * self.block_bytes != data.len() as u64
             || !entries.remainder().is_empty()
         {
             return Err(BlockFailure::NoSeals);
@@ -231,11 +205,71 @@ impl LazyBlocks {
                 macs.push(seal.mac);
             }
         }
-        let writer = self.writer(&run.nexus.port);
-        let session = self.sessions.lock().get(&run.nexus.id).copied().unwrap_or_default();
-        let write =
-            LazyWrite { first_lba: extent.lba(), keys: &keys, macs: &macs, data, writer, session, durable };
+        let writer = self.writer(&nexus.port);
+        let session = self.sessions.lock().get(&nexus.id).copied().unwrap_or_default();
+        let write = LazyWrite { first_lba: lba, keys: &keys, macs: &macs, data, writer, session, durable };
         self.volume.write(write, self.now_ms()).map_err(BlockFailure::lazy_write)
+    }
+
+    /// Records the verdict of a reader about a block with this MAC.
+    pub(crate) fn report_mac(
+        &self,
+        lba: u64,
+        mac: &MacTag,
+        verdict: ReadVerdict,
+    ) -> Result<(), BlockFailure> {
+        self.volume.report_mac(lba, mac, verdict, self.now_ms()).map_err(BlockFailure::lazy_write)
+    }
+
+    /// Returns the keys of the unit and a new number for the generations of a session.
+    pub(crate) fn request_keys(&self) -> Result<SessionUnitKeys, BlockFailure> {
+        self.volume.begin_session().map_err(BlockFailure::lazy_write)
+    }
+
+    /// Sets the number of the session of a nexus.
+    pub(crate) fn begin_session(&self, nexus: NexusId, number: u32) {
+        self.sessions.lock().insert(nexus, number);
+    }
+
+    /// Forgets the number of a session that ended.
+    pub(crate) fn end_session(&self, nexus: NexusId) {
+        self.sessions.lock().remove(&nexus);
+    }
+
+    /// Begins the next epoch of the unit's key.
+    pub(crate) fn rotate_key(&self) -> Result<u32, LazyError> {
+        self.volume.rotate_key()
+    }
+
+    /// Verifies blocks that are due.
+    pub(crate) fn verify_due(&self) -> Result<(), LazyError> {
+        self.volume.verify_due(self.now_ms())
+    }
+
+    /// Locks reports of rejected writes. Acquired before the port table.
+    pub(crate) fn lock_reports(&self) -> MutexGuard<'_, ()> {
+        self.reporting.lock()
+    }
+
+    /// Removes and returns the blocks found damaged since the last call.
+    pub(crate) fn take_damaged(&self) -> Option<DamagedBlocks> {
+        self.volume.take_damaged()
+    }
+
+    /// Removes and returns the rejected writes, under [`Self::lock_reports`].
+    pub(crate) fn take_rejected(&self) -> Vec<RejectedVersion> {
+        self.volume.take_rejected()
+    }
+
+    /// Returns how many rejected writes were not kept since the last call.
+    pub(crate) fn take_dropped(&self) -> u64 {
+        let dropped = self.status().rejected_dropped;
+        dropped.saturating_sub(self.dropped.fetch_max(dropped, Ordering::AcqRel))
+    }
+
+    /// Whether rejected writes wait for their report.
+    pub(crate) fn has_rejected(&self) -> bool {
+        self.volume.has_rejected()
     }
 
     /// Returns the number of a port.
@@ -252,178 +286,20 @@ impl LazyBlocks {
     }
 
     /// Returns the port of a number; `None` if it is unknown.
-    fn port(&self, WriterId(number): WriterId) -> Option<PortIdentity> {
+    pub(crate) fn port(&self, WriterId(number): WriterId) -> Option<PortIdentity> {
         let at = usize::try_from(number).ok()?;
         self.writers.lock().get(at).cloned()
     }
 
     /// Makes blocks unwritten.
-    pub(crate) fn discard(&self, extent: BlockExtent, block: u64) -> Result<(), BlockFailure> {
-        let (mut lba, end) = (extent.lba(), extent.lba() + extent.length() / block);
+    pub(crate) fn discard(&self, extent: BlockExtent) -> Result<(), BlockFailure> {
+        let (mut lba, end) = (extent.lba(), extent.lba() + extent.length() / self.block_bytes);
         while lba < end {
-            let count = (end - lba).min(DISCARD_BYTES / block);
+            let count = (end - lba).min(DISCARD_BYTES / self.block_bytes);
             self.volume.discard(lba, count).map_err(BlockFailure::lazy_write)?;
             lba += count;
         }
         Ok(())
-    }
-}
-
-/// READ of a unit whose blocks have keys; `None` for other units.
-pub(crate) fn read(
-    run: &BlockCommand<'_>,
-    extent: BlockExtent,
-    back: usize,
-) -> Result<Option<CommandOutcome>, BlockFailure> {
-    run.unit.blocks().lazy()?.map(|lazy| lazy.read(run, extent, back)).transpose()
-}
-
-/// WRITE of a unit whose blocks have keys; `None` for other units.
-pub(crate) fn write(
-    run: &BlockCommand<'_>,
-    extent: BlockExtent,
-    data: &[u8],
-    durable: bool,
-) -> Result<Option<CommandOutcome>, BlockFailure> {
-    let Some(lazy) = run.unit.blocks().lazy()? else { return Ok(None) };
-    // A durable write is flushed by the volume, alone.
-    run.change(durable, || lazy.write(run, extent, data, durable || run.write_through()))?;
-    let used = data.len() as u64;
-    Ok(Some(CommandOutcome { used, moved: (0, used), ..CommandOutcome::GOOD }))
-}
-
-/// READ OLDER VERSION: as READ (16), in the version that is as many writes older as byte 1 says.
-pub(crate) fn read_older(run: &BlockCommand<'_>) -> Result<CommandOutcome, BlockFailure> {
-    let geometry = run.unit.geometry();
-    let blocks = be32(run.wire(), 10);
-    if blocks > geometry.blocks_of(TRANSFER_MAX) {
-        return Err(BlockFailure::field(10));
-    }
-    let extent = geometry.extent(CdbForm::Sixteen.lba(run.wire()), u64::from(blocks))?;
-    read(run, extent, usize::from(run.wire()[1]))?.ok_or(BlockFailure::OperationCode)
-}
-
-/// REPORT BLOCKS: what a reader found about blocks.
-pub(crate) fn report(run: &BlockCommand<'_>) -> Result<CommandOutcome, BlockFailure> {
-    let Some(lazy) = run.unit.blocks().lazy()? else { return Err(BlockFailure::OperationCode) };
-    let length = be32(run.wire(), 10) as usize;
-    let list = run.command.data_out.get(..length).ok_or(BlockFailure::ParameterLength)?;
-    let (entries, rest) = list.as_chunks::<REPORT_LEN>();
-    if !rest.is_empty() || entries.len() > REPORTS_MAX {
-        return Err(BlockFailure::ParameterLength);
-    }
-    for (at, entry) in entries.iter().enumerate() {
-        let (lba, rest) = entry.split_first_chunk::<8>().expect("32 bytes");
-        let (mac, rest) = rest.split_first_chunk::<MAC_LEN>().expect("24 bytes");
-        let verdict = match rest {
-            [0, 0, 0, 0, 0, 0, 0, 0] => ReadVerdict::Corrupt,
-            [1, 0, 0, 0, 0, 0, 0, 0] => ReadVerdict::Authentic,
-            _ => return Err(BlockFailure::parameter(at * REPORT_LEN + 24)),
-        };
-        let lba = u64::from_be_bytes(*lba);
-        run.unit.geometry().extent(lba, 1)?;
-        lazy.volume.report_mac(lba, mac, verdict, lazy.now_ms()).map_err(BlockFailure::lazy_write)?;
-    }
-    run.unit.report_rejected();
-    Ok(CommandOutcome { used: length as u64, ..CommandOutcome::GOOD })
-}
-
-/// RECEIVE UNIT KEYS: the keys of the unit, and a new number for the generations of this session.
-/// Only sessions that protect their data under the session key see such a unit.
-pub(crate) fn unit_keys(run: &BlockCommand<'_>) -> Result<CommandOutcome, BlockFailure> {
-    let Some(lazy) = run.unit.blocks().lazy()? else { return Err(BlockFailure::OperationCode) };
-    let keys = lazy.volume.begin_session().map_err(BlockFailure::lazy_write)?;
-    let length = be32(run.wire(), 10) as usize;
-    if length < keys.encoded.len() {
-        return Err(BlockFailure::field(10));
-    }
-    lazy.sessions.lock().insert(run.nexus.id, keys.session);
-    // Wiped when the last copy of the reference is dropped.
-    Ok(CommandOutcome::data(Bytes::from_owner(keys.encoded), run))
-}
-
-/// The whole rest of the unit as one mapped extent: whether a block was written is not known
-/// without its keys.
-pub(crate) fn mapped_rest(run: &BlockCommand<'_>, lba: u64) -> CommandOutcome {
-    let blocks = run.unit.geometry().blocks().saturating_sub(lba);
-    let mut data = vec![0; 24];
-    data[3] = 20;
-    data[8..16].copy_from_slice(&lba.to_be_bytes());
-    data[16..20].copy_from_slice(&u32::try_from(blocks).unwrap_or(u32::MAX).to_be_bytes());
-    data.truncate(be32(run.wire(), 10) as usize);
-    CommandOutcome::data(Bytes::from(data), run)
-}
-
-impl BlockUnit {
-    /// Verifies blocks that are due. Call it a few times a second.
-    pub(crate) fn verify_due(&self) {
-        let Ok(Some(lazy)) = self.blocks().lazy() else { return };
-        if let Err(error) = lazy.volume.verify_due(lazy.now_ms()) {
-            tracing::error!(unit = self.name(), %error, "blocks cannot be verified");
-        }
-        self.report_rejected();
-    }
-
-    /// Begins the next epoch of the unit's key. Sessions that have the earlier keys receive a unit
-    /// attention, and their writes fail until they have requested the new ones.
-    pub(crate) fn rotate_key(&self) -> Result<u32, LazyError> {
-        let lazy = self.blocks().lazy().ok().flatten();
-        let lazy = lazy.ok_or(LazyError::NoUnitKeys(self.description().protection.profile().name()))?;
-        let epoch = lazy.volume.rotate_key()?;
-        self.nexuses().raise(additional::UNIT_KEYS_CHANGED, None);
-        Ok(epoch)
-    }
-
-    /// Forgets the number of a session that ended.
-    pub(crate) fn end_key_session(&self, nexus: NexusId) {
-        if let Ok(Some(lazy)) = self.blocks().lazy() {
-            lazy.sessions.lock().remove(&nexus);
-        }
-    }
-
-    /// Reports acknowledged writes that were not authentic to their writers and to the audit log,
-    /// and blocks that were found damaged to the audit log. Returns when the writers are marked,
-    /// also by another thread.
-    pub(crate) fn report_rejected(&self) {
-        let Ok(Some(lazy)) = self.blocks().lazy() else { return };
-        let _reporting = lazy.reporting.lock();
-        if let Some(DamagedBlocks { first_lba, count }) = lazy.volume.take_damaged() {
-            self.record_integrity("", IntegrityFailureKind::Damaged, Some(first_lba), count);
-        }
-        let rejected = lazy.volume.take_rejected();
-        let Some(RejectedVersion { lba: first_lba, .. }) = rejected.first() else { return };
-        tracing::error!(
-            unit = self.name(),
-            writes = rejected.len(),
-            first_block = first_lba,
-            "acknowledged writes were not authentic and were deleted"
-        );
-        // First block and number of writes of each writer.
-        let mut writers: BTreeMap<Option<PortIdentity>, (u64, u64)> = BTreeMap::new();
-        for RejectedVersion { lba, writer, .. } in &rejected {
-            let port = writer.and_then(|writer| lazy.port(writer));
-            writers.entry(port).or_insert((*lba, 0)).1 += 1;
-        }
-        for (port, (lba, count)) in &writers {
-            let name = port.as_ref().map_or("", |port| &port.name);
-            self.record_integrity(name, IntegrityFailureKind::WriteRejected, Some(*lba), *count);
-        }
-        // The writers of these are among the ones above: the volume keeps the first write of each.
-        let dropped = lazy.status().rejected_dropped;
-        let further = dropped.saturating_sub(lazy.dropped.fetch_max(dropped, Ordering::AcqRel));
-        if further > 0 {
-            self.record_integrity("", IntegrityFailureKind::WriteRejected, None, further);
-        }
-        if writers.contains_key(&None) {
-            // The writers before a restart are unknown, and may not have logged in again.
-            self.set_lost_by_any();
-            self.nexuses().raise(additional::ACKNOWLEDGED_WRITE_REJECTED, None);
-            return;
-        }
-        for port in writers.keys().flatten() {
-            self.set_lost(port);
-            self.nexuses().raise_for(port, additional::ACKNOWLEDGED_WRITE_REJECTED);
-        }
     }
 }
 

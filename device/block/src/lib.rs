@@ -10,8 +10,10 @@
 
 mod catalog;
 mod command;
+mod command_table;
 mod counters;
 mod data;
+mod dispatch;
 mod durability;
 mod durable;
 mod failure;
@@ -19,8 +21,10 @@ mod geometry;
 mod inquiry;
 mod integrity;
 mod lazy;
+mod lazy_commands;
 mod limits;
 mod maintenance;
+mod medium;
 mod mode;
 mod nexus;
 mod options;
@@ -32,6 +36,7 @@ mod transfer;
 mod transport_id;
 mod unit;
 mod units;
+mod verification;
 
 pub use catalog::{BLOCK_PARTITION, CatalogError, LUN_MAX, NAME_MAX, NewUnit, UNITS_MAX, UnitDescription};
 pub use counters::UnitCounters;

@@ -149,7 +149,7 @@ pub(crate) fn lba_status(run: &BlockCommand<'_>) -> Result<CommandOutcome, Block
     let allocation = be32(wire, 10) as usize;
     let most = (allocation.saturating_sub(LIST_HEADER) / DESCRIPTOR).clamp(1, STATUSES_MAX);
     if run.unit.blocks().lazy()?.is_some() {
-        return Ok(crate::lazy::mapped_rest(run, CdbForm::Sixteen.lba(wire)));
+        return Ok(crate::lazy_commands::mapped_rest(run, CdbForm::Sixteen.lba(wire)));
     }
     let shift = geometry.block().shift();
     let mut data = vec![0; LIST_HEADER];

@@ -1,48 +1,35 @@
-//! One block unit, as a target uses it.
+//! State of one block unit.
 //!
-//! Does: order of checks, one lock for commands and reservations, durability, counters.
-//! Does not: transport.
-//! Contract: every command runs under the lock `commands`: shared with others, or exclusively if it
-//! changes reservations or reads and writes in one step. So every admitted command has ended before
-//! a change of reservations is acknowledged, and COMPARE AND WRITE is atomic. Flushes happen after
-//! the lock is released, except where the order requires it.
-//! Truth: SAM-5 §5.14, SBC-3, SPC-4; `docs/standards/block.md` (order of checks).
+//! Does: bytes of the unit's object, the command lock, mode values, flushes, counters.
+//! Does not: run commands; `dispatch` does.
+//! Contract: a command holds [`BlockUnit::command_lock`] while it runs. A change of mode values
+//! holds `selecting` until it is stored.
+//! Truth: SBC-3, SPC-4; `docs/standards/block.md`.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use sealstone_block_lazy::LazyStatus;
+use parking_lot::{Mutex, RwLock};
+use sealstone_block_lazy::{LazyError, LazyStatus};
 use sealstone_osd::ObjectId;
-use sealstone_scsi::lu::{Cost, InitiatorPort, LogicalUnit, NexusId, ScsiCommand, ScsiReply};
-use sealstone_scsi::primary::{self, DeviceServer};
-use sealstone_scsi::spc::Identity;
-use sealstone_scsi::spc::mode::{ModeHeader, ModePage, ModeSense, NewPage};
-use sealstone_scsi::spc::supported::CommandRow;
-use sealstone_scsi::{AdditionalSense, Sense, Status, additional};
+use sealstone_scsi::additional;
+use sealstone_scsi::lu::NexusId;
+use sealstone_scsi::spc::mode::NewPage;
 use sealstone_store::{ObjectExtent, ObjectStore, StoreError};
 
 use crate::catalog::{self, CatalogError, UnitDescription};
-use crate::command::{
-    self, BlockCommand, BlockCommandRow, BlockingKind, CommandFunction, CommandOutcome, UnknownCommand,
-};
 use crate::counters::{UnitCounterCells, UnitCounters};
 use crate::durability::UnitDurability;
 use crate::failure::BlockFailure;
 use crate::geometry::{BlockExtent, Geometry};
-use crate::inquiry;
-use crate::integrity::{self, IntegrityFailure, IntegrityFailureKind};
+use crate::integrity::{IntegrityFailure, IntegrityFailureKind};
 use crate::lazy::{LazyBlocks, UnitBlocks};
+use crate::medium::RemovableMedium;
 use crate::mode::{ModeSettings, ModeValues};
 use crate::nexus::{BlockNexus, NexusTable};
 use crate::options::UnitOptions;
-use crate::reservation::{CommandAccess, LegacyReservation, ReservationState};
-use crate::transfer::has_fua;
-
-/// NACA in the CONTROL byte.
-const NACA: u8 = 0x04;
+use crate::reservation::{LegacyReservation, ReservationState};
 
 /// One block unit.
 pub struct BlockUnit {
@@ -177,15 +164,20 @@ impl BlockUnit {
         &self.durability
     }
 
-    /// Waits until no command is in progress, and blocks new ones until the guard is dropped.
-    pub(crate) fn lock_commands(&self) -> RwLockWriteGuard<'_, ReservationState> {
-        self.commands.write()
+    /// Returns the command lock. A command in progress holds it; its exclusive holder excludes all
+    /// others.
+    pub(crate) const fn command_lock(&self) -> &RwLock<ReservationState> {
+        &self.commands
     }
 
     /// Returns the counter values since the unit was opened.
     #[must_use]
     pub fn counters(&self) -> UnitCounters {
         self.counters.snapshot()
+    }
+
+    pub(crate) const fn counter_cells(&self) -> &UnitCounterCells {
+        &self.counters
     }
 
     /// Returns how many initiators have registered or reserved the unit.
@@ -198,6 +190,10 @@ impl BlockUnit {
     pub(crate) fn retire(&self) {
         self.retired.store(true, Ordering::Release);
         drop(self.commands.write());
+    }
+
+    pub(crate) fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::Acquire)
     }
 
     /// Reverts [`Self::retire`] after a failed removal.
@@ -229,6 +225,16 @@ impl BlockUnit {
         self.description.removable
     }
 
+    /// Returns the iSCSI name of the target.
+    pub(crate) fn target(&self) -> &str {
+        &self.target
+    }
+
+    /// Returns a nexus, which is established if the target has not done so.
+    pub(crate) fn nexus(&self, id: NexusId) -> Arc<BlockNexus> {
+        self.nexuses.get(id, &self.durability)
+    }
+
     pub(crate) const fn nexuses(&self) -> &NexusTable {
         &self.nexuses
     }
@@ -237,8 +243,9 @@ impl BlockUnit {
         &self.medium
     }
 
-    fn check_not_removed(&self) -> Result<(), BlockFailure> {
-        if self.retired.load(Ordering::Acquire) { Err(BlockFailure::Gone) } else { Ok(()) }
+    /// Checks that the unit was not removed.
+    pub(crate) fn check_not_removed(&self) -> Result<(), BlockFailure> {
+        if self.is_retired() { Err(BlockFailure::Gone) } else { Ok(()) }
     }
 
     /// Returns the blocks, with or without keys.
@@ -251,6 +258,16 @@ impl BlockUnit {
     #[must_use]
     pub fn lazy_status(&self) -> Option<LazyStatus> {
         self.blocks.lazy().ok().flatten().map(LazyBlocks::status)
+    }
+
+    /// Begins the next epoch of the unit's key. Sessions that have the earlier keys receive a unit
+    /// attention, and their writes fail until they have requested the new ones.
+    pub(crate) fn rotate_key(&self) -> Result<u32, LazyError> {
+        let lazy = self.blocks.lazy().ok().flatten();
+        let lazy = lazy.ok_or(LazyError::NoUnitKeys(self.description.protection.profile().name()))?;
+        let epoch = lazy.rotate_key()?;
+        self.nexuses.raise(additional::UNIT_KEYS_CHANGED, None);
+        Ok(epoch)
     }
 
     /// Returns why the keys of the blocks cannot be used, and the next step; `None` if they can, or
@@ -302,7 +319,7 @@ impl BlockUnit {
     pub(crate) fn unmap(&self, extent: BlockExtent) -> Result<(), BlockFailure> {
         if let Some(lazy) = self.blocks.lazy()? {
             self.count_change();
-            return lazy.discard(extent, self.geometry().block().bytes());
+            return lazy.discard(extent);
         }
         self.changed(self.store.clear(self.object, extent.offset(), extent.length()))
     }
@@ -348,122 +365,6 @@ impl BlockUnit {
         Ok(())
     }
 
-    fn answer(&self, nexus: &BlockNexus, command: &ScsiCommand<'_>) -> ScsiReply {
-        if self.retired.load(Ordering::Acquire) {
-            return primary::absent(command.cdb, command.data_in_max);
-        }
-        let outcome = match command::find(command.cdb, &self.description) {
-            Ok(row) => self.own(row, nexus, command),
-            Err(UnknownCommand::Code) => return self.shared(nexus, command),
-            Err(UnknownCommand::Action) => match primary::attention(self, nexus.id) {
-                Some(reply) => return reply,
-                None => Err(BlockFailure::ServiceAction),
-            },
-        };
-        match outcome {
-            Ok(TableOutcome::Attention(reply)) => reply,
-            Ok(TableOutcome::Done(done)) => {
-                self.counters.moved(done.moved.0, done.moved.1);
-                ScsiReply {
-                    status: done.status,
-                    sense: Vec::new(),
-                    data_in: done.data_in,
-                    data_in_wanted: done.wanted,
-                    data_out_used: done.used,
-                }
-            }
-            Err(failure) => self.refused(nexus, &failure),
-        }
-    }
-
-    /// Runs a command of the table. Checks unit attention, the form of the CDB, reservations and
-    /// the medium in this order.
-    fn own(
-        &self,
-        row: &BlockCommandRow,
-        nexus: &BlockNexus,
-        command: &ScsiCommand<'_>,
-    ) -> Result<TableOutcome, BlockFailure> {
-        if let Some(reply) = primary::attention(self, nexus.id) {
-            return Ok(TableOutcome::Attention(reply));
-        }
-        let length = usize::from(row.shared.length);
-        if command.cdb.len() < length {
-            return Err(BlockFailure::OperationCode);
-        }
-        let run = BlockCommand::new(self, nexus, command);
-        let control = row.shared.length - 1;
-        if run.wire()[usize::from(control)] & NACA != 0 {
-            return Err(BlockFailure::bit(control, 2));
-        }
-        let access = row.access(run.wire());
-        let admit = |state: &ReservationState| self.admit(row, nexus, access, state);
-        let done = match row.function {
-            CommandFunction::Shared(function) => {
-                let state = self.commands.read();
-                admit(&state)?;
-                function(&run)?
-            }
-            CommandFunction::Yielding(function) => {
-                let mut state = self.commands.read();
-                admit(&state)?;
-                function(&run, &mut || {
-                    // Lets exclusive commands run between two pieces, and checks admission again
-                    // for the next piece.
-                    RwLockReadGuard::bump(&mut state);
-                    admit(&state)
-                })?
-            }
-            CommandFunction::Exclusive(function) => {
-                let state = self.commands.write();
-                admit(&state)?;
-                function(&run)?
-            }
-            CommandFunction::Report(function) => {
-                let state = self.commands.read();
-                admit(&state)?;
-                function(&run, &state)?
-            }
-            CommandFunction::Change(function) => {
-                let mut state = self.commands.write();
-                admit(&state)?;
-                function(&run, &mut state)?
-            }
-        };
-        // The lock is released: others run while this waits.
-        if done.flush || run.write_through() || self.is_write_through(nexus) {
-            self.flush()?;
-        }
-        Ok(TableOutcome::Done(done))
-    }
-
-    /// Checks whether a command may start or continue.
-    fn admit(
-        &self,
-        row: &BlockCommandRow,
-        nexus: &BlockNexus,
-        access: CommandAccess,
-        state: &ReservationState,
-    ) -> Result<(), BlockFailure> {
-        // Checked again under the lock: the object may belong to another unit by now.
-        self.check_not_removed()?;
-        state.check(nexus.id, &nexus.port, access)?;
-        if row.medium { self.medium.check() } else { Ok(()) }
-    }
-
-    /// Runs a command that every device type has.
-    fn shared(&self, nexus: &BlockNexus, command: &ScsiCommand<'_>) -> ScsiReply {
-        let access = command.cdb.first().map_or(CommandAccess::Any, |code| command::class_of_shared(*code));
-        if access == CommandAccess::Any || nexus.attention(false).is_some() {
-            return primary::answer(self, command);
-        }
-        let state = self.commands.read();
-        match state.check(nexus.id, &nexus.port, access) {
-            Ok(()) => primary::answer(self, command),
-            Err(failure) => self.refused(nexus, &failure),
-        }
-    }
-
     /// Sends an integrity failure to the audit log.
     pub(crate) fn record_integrity(
         &self,
@@ -477,90 +378,20 @@ impl BlockUnit {
         self.durability.losses.record_integrity(&failure);
     }
 
-    fn refused(&self, nexus: &BlockNexus, failure: &BlockFailure) -> ScsiReply {
-        if let Some((kind, block)) = integrity::kind_of(failure) {
-            self.counters.integrity_failure(kind);
-            self.record_integrity(&nexus.port.name, kind, block, 1);
-        }
-        if let BlockFailure::Read(error, _) | BlockFailure::Write(error) = failure {
-            tracing::error!(unit = self.name(), error = %error, "block command failed: store error");
-        }
-        if let BlockFailure::LazyRead(error) | BlockFailure::LazyWrite(error) = failure {
-            tracing::error!(unit = self.name(), error = %error, "block command failed");
-        }
-        match failure.status() {
-            Status::CheckCondition => ScsiReply {
-                data_out_used: failure.data_out_wanted(),
-                ..primary::refusal(self, &failure.sense())
-            },
-            status => ScsiReply::status(status),
-        }
-    }
-}
-
-/// Outcome of a command of the table that did not fail.
-enum TableOutcome {
-    Attention(ScsiReply),
-    Done(CommandOutcome),
-}
-
-impl LogicalUnit for BlockUnit {
-    fn has_descriptor_sense(&self) -> bool {
-        self.settings.descriptor_sense()
-    }
-
-    fn cost(&self, nexus: NexusId, cdb: &[u8]) -> Cost {
-        use sealstone_scsi::spc::opcode::{MODE_SELECT_6, MODE_SELECT_10, MODE_SENSE_6, MODE_SENSE_10};
-        // The first unflushed write of a nexus waits until its mark is stored. A changed WCE report
-        // waits until its row is stored.
-        let first_write = || {
-            let nexus = self.nexuses.find(nexus);
-            nexus.is_none_or(|nexus| !nexus.is_dirty() || self.is_write_through(&nexus))
-        };
-        let informs = || self.nexuses.find(nexus).is_none_or(|nexus| self.informs_of_cache(&nexus));
-        let waits = match command::find(cdb, &self.description) {
-            Ok(row) => match row.wait {
-                BlockingKind::Never => false,
-                BlockingKind::Always => true,
-                BlockingKind::Long => return Cost::Long,
-                BlockingKind::Flush => {
-                    (row.shared.length > 6 && has_fua(cdb))
-                        || (row.access == CommandAccess::Write && first_write())
-                }
-            },
-            Err(_) => match cdb.first() {
-                // Turning the write cache off flushes.
-                Some(&(MODE_SELECT_6 | MODE_SELECT_10)) => true,
-                Some(&(MODE_SENSE_6 | MODE_SENSE_10)) => informs(),
-                _ => false,
-            },
-        };
-        // An exclusive command may hold or await the lock for long. Commands that wait for it must
-        // not block a thread that serves other sessions and units.
-        if waits || self.commands.is_locked_exclusive() { Cost::Blocking } else { Cost::Inline }
-    }
-
-    fn execute(&self, command: ScsiCommand<'_>) -> ScsiReply {
-        let nexus = self.nexuses.get(command.nexus, &self.durability);
-        let reply = self.answer(&nexus, &command);
-        let good = matches!(reply.status, Status::Good | Status::ConditionMet);
-        self.counters.command(good, reply.status == Status::ReservationConflict);
-        reply
-    }
-
-    fn nexus_established(&self, nexus: NexusId, port: &InitiatorPort<'_>) {
-        self.nexuses.establish(nexus, port, &self.durability);
-    }
-
-    fn nexus_lost(&self, nexus: NexusId) {
-        // An SPC-2 reservation ends with its nexus; registrations do not.
+    /// Ends what belongs to a nexus: its SPC-2 reservation, its prevention of removal and its
+    /// session of unit keys. Registrations stay.
+    pub(crate) fn end_nexus(&self, nexus: NexusId) {
         self.legacy.end(nexus);
         self.medium.prevent(nexus, false);
-        self.end_key_session(nexus);
+        if let Ok(Some(lazy)) = self.blocks.lazy() {
+            lazy.end_session(nexus);
+        }
         self.nexuses.lose(nexus);
     }
 
-    fn reset(&self) {
+    /// Resets the unit: clears its SPC-2 reservation and preventions of removal, and restores the
+    /// saved mode values.
+    pub(crate) fn restore_defaults(&self) {
         self.legacy.clear();
         self.medium.reset();
         self.nexuses.raise(additional::BUS_DEVICE_RESET_OCCURRED, None);
@@ -580,86 +411,26 @@ impl LogicalUnit for BlockUnit {
         }
     }
 
-    fn attention(&self, nexus: NexusId, code: AdditionalSense) {
-        self.nexuses.get(nexus, &self.durability).raise(code);
-    }
-
-    fn luns_reported(&self, nexus: NexusId) {
-        self.nexuses.get(nexus, &self.durability).luns_reported();
-    }
-}
-
-impl DeviceServer for BlockUnit {
-    fn identity(&self) -> Identity<'_> {
-        inquiry::identity(&self.description)
-    }
-
-    fn pages(&self) -> &[u8] {
-        &inquiry::PAGES
-    }
-
-    fn page(&self, _: NexusId, page: u8) -> Option<Vec<u8>> {
-        inquiry::page(&self.description, &self.target, page)
-    }
-
-    fn commands(&self) -> &[CommandRow] {
-        command::shared_rows(&self.description)
-    }
-
-    fn ready(&self) -> Result<(), Sense> {
-        let available = self.blocks.lazy().map(drop);
-        available.and_then(|()| self.medium.check()).map_err(|failure| failure.sense())
-    }
-
-    fn unit_attention(&self, nexus: NexusId, take: bool) -> Option<AdditionalSense> {
-        self.nexuses.get(nexus, &self.durability).attention(take)
-    }
-
-    fn luns_reported(&self, nexus: NexusId) {
-        self.nexuses.get(nexus, &self.durability).luns_reported();
-    }
-
-    fn descriptor_sense(&self) -> bool {
-        self.settings.descriptor_sense()
-    }
-
-    fn mode_header(&self) -> ModeHeader {
-        self.settings.header(self.geometry())
-    }
-
-    fn mode_pages(&self) -> Vec<ModePage> {
-        self.settings.pages()
-    }
-
-    fn mode_sensed(&self, nexus: NexusId, sense: &ModeSense) {
-        if !ModeSettings::reports_cache(sense) {
-            return;
-        }
-        let nexus = self.nexuses.get(nexus, &self.durability);
-        if let Err(failure) = self.inform_of_cache(&nexus) {
-            // The row could not be stored. Write-through stays in effect until a restart, which may
-            // turn the cache on.
-            nexus.set_write_through(nexus.write_through() || !self.settings.write_cache());
-            tracing::error!(unit = self.name(), error = %failure, "cannot store that the initiator relies on write-through");
-        }
-    }
-
-    fn mode_select(&self, nexus: NexusId, pages: &[NewPage], save: bool) -> Result<(), Sense> {
+    /// Applies the values of mode pages, or none of them if that fails.
+    pub(crate) fn select_modes(
+        &self,
+        nexus: NexusId,
+        pages: &[NewPage],
+        save: bool,
+    ) -> Result<(), BlockFailure> {
         let _selecting = self.selecting.lock();
         let before = self.settings.values();
         self.settings.select(pages);
         if let Err(failure) = self.settle_modes(nexus, before, save) {
             self.settings.set_current(before);
-            return Err(failure.sense());
+            return Err(failure);
         }
         if self.settings.values() != before {
             self.nexuses.raise(additional::MODE_PARAMETERS_CHANGED, Some(nexus));
         }
         Ok(())
     }
-}
 
-impl BlockUnit {
     /// Applies selected mode values: flushes if the cache was turned off, and saves the values if
     /// requested.
     fn settle_modes(&self, nexus: NexusId, before: ModeValues, save: bool) -> Result<(), BlockFailure> {
@@ -678,87 +449,8 @@ impl BlockUnit {
             self.settings.set_saved(saved);
         }
         if now.write_cache != before.write_cache {
-            self.inform_of_cache(&self.nexuses.get(nexus, &self.durability))?;
+            self.inform_of_cache(&self.nexus(nexus))?;
         }
         Ok(())
-    }
-}
-
-/// Medium of a removable unit: loaded or ejected (SBC-3 §5.20).
-#[derive(Debug, Default)]
-pub(crate) struct RemovableMedium(Mutex<MediumState>);
-
-#[derive(Debug, Default)]
-struct MediumState {
-    ejected: bool,
-    prevented_by: BTreeSet<NexusId>,
-}
-
-impl RemovableMedium {
-    /// Checks that the medium is loaded.
-    pub(crate) fn check(&self) -> Result<(), BlockFailure> {
-        if self.0.lock().ejected { Err(BlockFailure::NoMedium) } else { Ok(()) }
-    }
-
-    /// Loads or ejects the medium. Fails while any nexus prevents it.
-    pub(crate) fn load(&self, load: bool) -> Result<(), BlockFailure> {
-        let mut state = self.0.lock();
-        if !state.prevented_by.is_empty() {
-            return Err(BlockFailure::RemovalPrevented);
-        }
-        state.ejected = !load;
-        Ok(())
-    }
-
-    /// Records whether a nexus prevents removal.
-    pub(crate) fn prevent(&self, nexus: NexusId, prevent: bool) {
-        let mut state = self.0.lock();
-        if prevent {
-            state.prevented_by.insert(nexus);
-        } else {
-            state.prevented_by.remove(&nexus);
-        }
-    }
-
-    /// Clears all preventions of removal.
-    fn reset(&self) {
-        self.0.lock().prevented_by.clear();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use sealstone_store::MemoryStore;
-
-    use super::*;
-    use crate::{BlockSize, BlockUnits, NewUnit, UnitProtection};
-
-    /// Otherwise one initiator that keeps a unit busy would occupy the threads of all other
-    /// sessions.
-    #[test]
-    fn commands_waiting_for_exclusive_unit_are_blocking() {
-        let units = BlockUnits::open(Arc::new(MemoryStore::new(64 << 20)), "iqn.x:y").unwrap();
-        let new = NewUnit {
-            name: "disk".into(),
-            lun: None,
-            bytes: 1 << 20,
-            block: BlockSize::B512,
-            thin: true,
-            removable: false,
-            write_through: false,
-            protection: UnitProtection::NONE,
-            serial: [1; 16],
-            now_ms: 0,
-        };
-        let unit = units.create(new).unwrap();
-        let (read, reserve) = ([0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0], [0x16, 0, 0, 0, 0, 0]);
-        assert_eq!(
-            (unit.cost(NexusId(1), &read), unit.cost(NexusId(1), &reserve)),
-            (Cost::Inline, Cost::Blocking)
-        );
-        let alone = unit.commands.write();
-        assert_eq!(unit.cost(NexusId(1), &read), Cost::Blocking);
-        drop(alone);
-        assert_eq!(unit.cost(NexusId(1), &read), Cost::Inline);
     }
 }
