@@ -2,58 +2,25 @@
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use pyo3::IntoPyObjectExt as _;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::PyBytes;
 use sealstone_client::nodes::{Nodes, NodesOptions};
 use sealstone_client::tls::Fingerprint;
-use sealstone_client::{
-    Client, ClientError, DirEntry, FileKind, GetOptions, Proofs, PutOptions, ServiceKey, Stat,
-};
+use sealstone_client::{Client, ClientError, GetOptions, Proofs, PutOptions, ServiceKey};
 use sealstone_embed::Failure;
 use sealstone_metadata_server::ClusterFile;
 use zeroize::Zeroizing;
 
 use crate::errors;
 use crate::file::NativeFile;
+use crate::limits::OperationLimits;
+use crate::operation::NativeOperation;
 use crate::paths;
-use crate::runtime::{OwnerProcess, runtime, wait};
-
-/// Attributes of a node as a tuple: kind, mode, owner, group, links, size, inode, version, and the
-/// times of access, modification, change and creation in nanoseconds since 1970.
-pub(crate) type StatTuple =
-    (&'static str, u16, String, Option<String>, u32, u64, u64, u64, i64, i64, i64, i64);
-
-pub(crate) fn stat_tuple(stat: &Stat) -> StatTuple {
-    (
-        kind_name(stat.kind),
-        stat.mode,
-        stat.owner.as_str().to_owned(),
-        stat.group.as_ref().map(|group| group.as_str().to_owned()),
-        stat.links,
-        stat.size,
-        stat.inode.0,
-        stat.version,
-        stat.atime_ns,
-        stat.mtime_ns,
-        stat.ctime_ns,
-        stat.birth_ns,
-    )
-}
-
-const fn kind_name(kind: FileKind) -> &'static str {
-    match kind {
-        FileKind::File => "file",
-        FileKind::Directory => "directory",
-        FileKind::Symlink => "symlink",
-        FileKind::Fifo => "fifo",
-        FileKind::Socket => "socket",
-        FileKind::CharDevice => "char_device",
-        FileKind::BlockDevice => "block_device",
-    }
-}
+use crate::results::{BytesResult, entry_tuple, stat_tuple};
+use crate::runtime::{OwnerProcess, login_limits, runtime};
 
 /// A connected client.
 #[pyclass(frozen, module = "sealstone._native")]
@@ -62,26 +29,31 @@ pub(crate) struct NativeClient {
     /// Files in place, created at the first open.
     nodes: Mutex<Option<Nodes>>,
     owner: OwnerProcess,
+    limits: Arc<OperationLimits>,
 }
 
 impl NativeClient {
     pub(crate) fn new(client: Client) -> Self {
-        Self { client, nodes: Mutex::new(None), owner: OwnerProcess::current() }
+        Self { client, nodes: Mutex::new(None), owner: OwnerProcess::current(), limits: Arc::default() }
     }
 
-    /// Runs an operation on the file at `path`.
-    fn run<T: Send>(
+    /// Returns an operation on the file at `path`.
+    fn operation<T, V>(
         &self,
-        py: Python<'_>,
         path: &[u8],
-        operation: impl Future<Output = Result<T, ClientError>> + Send,
-    ) -> PyResult<T> {
-        self.owner.check()?;
-        wait(py, operation)?.map_err(|error| errors::client_error(py, &error, Some(path)))
+        work: impl Future<Output = Result<T, ClientError>> + Send + 'static,
+        convert: impl FnOnce(T) -> V + Send + 'static,
+    ) -> PyResult<NativeOperation>
+    where
+        T: Send + 'static,
+        V: for<'py> IntoPyObject<'py>,
+    {
+        NativeOperation::of_client(self.owner, &self.limits, Some(path), work, convert)
     }
 
     /// Returns the files in place of this client, with leases as a mount has them.
     fn nodes(&self) -> PyResult<Nodes> {
+        self.owner.check()?;
         let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(nodes) = &*nodes {
             return Ok(nodes.clone());
@@ -100,127 +72,129 @@ impl NativeClient {
 #[pymethods]
 impl NativeClient {
     /// Stores bytes as one file. Other clients see all of them or none.
-    fn put(
-        &self,
-        py: Python<'_>,
-        path: &[u8],
-        data: PyBackedBytes,
-        replace: bool,
-        mode: u16,
-    ) -> PyResult<StatTuple> {
+    fn put(&self, path: &[u8], data: PyBackedBytes, replace: bool, mode: u16) -> PyResult<NativeOperation> {
+        let (client, target) = (self.client.clone(), path.to_vec());
         let options = PutOptions { size: Some(data.len() as u64), replace, mode, ..PutOptions::default() };
-        self.run(py, path, self.client.put(path, &data[..], options)).map(|stat| stat_tuple(&stat))
+        let work = async move { client.put(target, &data[..], options).await };
+        self.operation(path, work, |stat| stat_tuple(&stat))
     }
 
     /// Stores a local file.
-    fn put_file(
-        &self,
-        py: Python<'_>,
-        path: &[u8],
-        local: PathBuf,
-        replace: bool,
-        mode: u16,
-    ) -> PyResult<StatTuple> {
-        self.owner.check()?;
+    fn put_file(&self, path: &[u8], local: PathBuf, replace: bool, mode: u16) -> PyResult<NativeOperation> {
+        let (client, target, source) = (self.client.clone(), path.to_vec(), local.clone());
         let options = PutOptions { replace, mode, ..PutOptions::default() };
-        let stored = wait(py, self.client.put_file(path, &local, options))?;
-        stored.map(|stat| stat_tuple(&stat)).map_err(|error| {
-            let path = match &error {
-                ClientError::Source(_) => local.as_os_str().as_bytes(),
-                _ => path,
-            };
-            errors::client_error(py, &error, Some(path))
+        let work = async move { client.put_file(target, &source, options).await };
+        let path = path.to_vec();
+        NativeOperation::new(self.owner, &self.limits, work, move |py, stored| match stored {
+            Ok(stat) => stat_tuple(&stat).into_py_any(py),
+            Err(error) => {
+                let path = match &error {
+                    ClientError::Source(_) => local.as_os_str().as_bytes(),
+                    _ => &path,
+                };
+                Err(errors::client_error(py, &error, Some(path)))
+            }
         })
     }
 
     /// Returns the bytes of a file, or of a range of it.
-    fn get<'py>(
-        &self,
-        py: Python<'py>,
-        path: &[u8],
-        range: Option<(u64, u64)>,
-    ) -> PyResult<Bound<'py, PyBytes>> {
-        let range = range.map(|(start, end)| start..end);
-        let mut bytes = Vec::new();
-        let options = GetOptions { range, ..GetOptions::default() };
-        self.run(py, path, self.client.get(path, &mut bytes, options))?;
-        Ok(PyBytes::new(py, &bytes))
+    fn get(&self, path: &[u8], range: Option<(u64, u64)>) -> PyResult<NativeOperation> {
+        let (client, source) = (self.client.clone(), path.to_vec());
+        let options = GetOptions { range: range.map(|(start, end)| start..end), ..GetOptions::default() };
+        let work = async move {
+            let mut bytes = Vec::new();
+            client.get(source, &mut bytes, options).await?;
+            Ok(bytes)
+        };
+        self.operation(path, work, BytesResult)
+    }
+
+    /// Returns the bytes of a range of a file, read under its lease. Negative offsets count from
+    /// the end.
+    fn read(&self, path: &[u8], start: i64, end: Option<i64>) -> PyResult<NativeOperation> {
+        let (nodes, source) = (self.nodes()?, path.to_vec());
+        let work = async move { paths::read(&nodes, &source, start, end).await };
+        self.operation(path, work, BytesResult)
     }
 
     /// Returns the entries of a directory: names, kinds, and attributes where they may be read.
-    fn list(&self, py: Python<'_>, path: &[u8]) -> PyResult<Vec<(Vec<u8>, &'static str, Option<StatTuple>)>> {
-        let listing = self.client.list(path).map_err(|error| errors::client_error(py, &error, Some(path)))?;
-        let entries = self.run(py, path, listing.collect())?;
-        let entry = |entry: DirEntry| {
-            (entry.name.as_bytes().to_vec(), kind_name(entry.kind), entry.stat.as_ref().map(stat_tuple))
-        };
-        Ok(entries.into_iter().map(entry).collect())
+    fn list(&self, path: &[u8]) -> PyResult<NativeOperation> {
+        let (client, directory) = (self.client.clone(), path.to_vec());
+        let work = async move { client.list(directory)?.collect().await };
+        self.operation(path, work, |entries| entries.iter().map(entry_tuple).collect::<Vec<_>>())
     }
 
     /// Returns the attributes of a node.
-    fn stat(&self, py: Python<'_>, path: &[u8], follow_symlinks: bool) -> PyResult<StatTuple> {
-        let stat = async {
+    fn stat(&self, path: &[u8], follow_symlinks: bool) -> PyResult<NativeOperation> {
+        let (client, node) = (self.client.clone(), path.to_vec());
+        let work = async move {
             match follow_symlinks {
-                true => self.client.stat(path).await,
-                false => self.client.lstat(path).await,
+                true => client.stat(node).await,
+                false => client.lstat(node).await,
             }
         };
-        self.run(py, path, stat).map(|stat| stat_tuple(&stat))
+        self.operation(path, work, |stat| stat_tuple(&stat))
     }
 
     /// Removes a node; returns the number of removed nodes.
-    fn remove(&self, py: Python<'_>, path: &[u8], recursive: bool) -> PyResult<u64> {
-        self.run(py, path, self.client.remove(path, recursive))
+    fn remove(&self, path: &[u8], recursive: bool) -> PyResult<NativeOperation> {
+        let (client, node) = (self.client.clone(), path.to_vec());
+        self.operation(path, async move { client.remove(node, recursive).await }, |removed| removed)
     }
 
     /// Creates a directory.
-    fn mkdir(&self, py: Python<'_>, path: &[u8], parents: bool, mode: u16) -> PyResult<()> {
-        self.run(py, path, self.client.mkdir(path, parents, mode)).map(|_| ())
+    fn mkdir(&self, path: &[u8], parents: bool, mode: u16) -> PyResult<NativeOperation> {
+        let (client, directory) = (self.client.clone(), path.to_vec());
+        self.operation(path, async move { client.mkdir(directory, parents, mode).await }, drop)
     }
 
     /// Renames a node.
-    fn rename(&self, py: Python<'_>, from: &[u8], to: &[u8], replace: bool) -> PyResult<()> {
-        self.run(py, from, self.client.rename(from, to, replace)).map(|_| ())
+    fn rename(&self, from: &[u8], to: &[u8], replace: bool) -> PyResult<NativeOperation> {
+        let (client, source, target) = (self.client.clone(), from.to_vec(), to.to_vec());
+        self.operation(from, async move { client.rename(source, target, replace).await }, |()| ())
     }
 
     /// Opens a file in place.
     fn open(
         &self,
-        py: Python<'_>,
         path: &[u8],
         write: bool,
         create: bool,
         exclusive: bool,
         truncate: bool,
         append: bool,
-    ) -> PyResult<NativeFile> {
-        self.owner.check()?;
-        let nodes = self.nodes()?;
+    ) -> PyResult<NativeOperation> {
+        let (nodes, target) = (self.nodes()?, path.to_vec());
+        let (owner, limits) = (self.owner, Arc::clone(&self.limits));
         let how = paths::OpenMode { write, create, exclusive, truncate };
-        let file = self.run(py, path, paths::open(&nodes, path, how))?;
-        Ok(NativeFile::new(nodes, file, append, self.owner))
+        let work = async move {
+            let file = paths::open(&nodes, &target, how).await?;
+            Ok((nodes, file))
+        };
+        self.operation(path, work, move |(nodes, file)| NativeFile::new(nodes, file, append, owner, limits))
     }
 
     /// Returns the name of the user.
-    fn user(&self, py: Python<'_>) -> PyResult<String> {
-        self.owner.check()?;
-        let who = wait(py, self.client.whoami())?;
-        who.map(|who| who.user.as_str().to_owned()).map_err(|error| errors::client_error(py, &error, None))
+    fn user(&self) -> PyResult<NativeOperation> {
+        let client = self.client.clone();
+        let work = async move { client.whoami().await };
+        NativeOperation::of_client(self.owner, &self.limits, None, work, |who| who.user.as_str().to_owned())
     }
 
     /// Makes files in place durable, returns their leases, and ends the session.
-    fn logout(&self, py: Python<'_>) -> PyResult<()> {
+    fn logout(&self) -> PyResult<NativeOperation> {
         self.owner.check()?;
         let nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let ended = async {
+        let client = self.client.clone();
+        let work = async move {
             let stored = match &nodes {
                 Some(nodes) => nodes.shut_down().await,
                 None => Ok(()),
             };
-            let ended = self.client.logout().await;
+            let ended = client.logout().await;
             stored.and(ended)
         };
-        wait(py, ended)?.map_err(|error| errors::client_error(py, &error, None))
+        NativeOperation::of_client(self.owner, &self.limits, None, work, |()| ())
     }
 }
 
@@ -246,33 +220,38 @@ fn pin_of(py: Python<'_>, pin: &str) -> PyResult<Fingerprint> {
     pin.parse().map_err(wrong)
 }
 
+/// Returns the operation of a login.
+pub(crate) fn login_operation(
+    login: impl Future<Output = Result<Client, ClientError>> + Send + 'static,
+) -> PyResult<NativeOperation> {
+    NativeOperation::of_client(OwnerProcess::current(), &login_limits()?, None, login, NativeClient::new)
+}
+
 /// Logs in with a password.
 #[pyfunction]
 pub(crate) fn connect_with_password(
     py: Python<'_>,
-    server: &str,
+    server: String,
     pin: &str,
-    user: &str,
+    user: String,
     password: &[u8],
-) -> PyResult<NativeClient> {
+) -> PyResult<NativeOperation> {
     let (pin, password) = (pin_of(py, pin)?, Zeroizing::new(password.to_vec()));
-    let client = wait(py, Client::connect(server, pin, user, &password))?;
-    client.map(NativeClient::new).map_err(|error| errors::client_error(py, &error, None))
+    login_operation(async move { Client::connect(&server, pin, &user, &password).await })
 }
 
 /// Logs in with the key file of a service.
 #[pyfunction]
 pub(crate) fn connect_with_key(
     py: Python<'_>,
-    server: &str,
+    server: String,
     pin: &str,
     key_file: PathBuf,
-) -> PyResult<NativeClient> {
+) -> PyResult<NativeOperation> {
     let pin = pin_of(py, pin)?;
     let text =
         sealstone_failure::secret_file::read(&key_file).map_err(|error| errors::failure(py, &error))?;
     let file = key_file.as_os_str().as_bytes();
     let key = ServiceKey::from_text(&text).map_err(|error| errors::client_error(py, &error, Some(file)))?;
-    let client = wait(py, Client::connect_with_key(server, pin, &key, Proofs::default()))?;
-    client.map(NativeClient::new).map_err(|error| errors::client_error(py, &error, None))
+    login_operation(async move { Client::connect_with_key(&server, pin, &key, Proofs::default()).await })
 }

@@ -6,8 +6,9 @@ use std::sync::{Mutex, PoisonError};
 use pyo3::prelude::*;
 use sealstone_embed::{EmbeddedCluster, Endpoints};
 
-use crate::client::NativeClient;
+use crate::client::login_operation;
 use crate::errors;
+use crate::operation::NativeOperation;
 use crate::runtime::{OwnerProcess, wait};
 
 /// A running cluster, or a stopped one.
@@ -48,11 +49,12 @@ impl NativeCluster {
         })
     }
 
-    /// Returns a client of the administrator.
-    fn client(&self, py: Python<'_>) -> PyResult<NativeClient> {
+    /// Logs in as the administrator.
+    fn client(&self, py: Python<'_>) -> PyResult<NativeOperation> {
         self.owner.check()?;
-        let client = wait(py, self.endpoints.admin_client())?;
-        client.map(NativeClient::new).map_err(|error| errors::failure(py, &error))
+        let credential = self.endpoints.admin_credential().map_err(|error| errors::failure(py, &error))?;
+        let (server, pin) = (self.endpoints.metadata_server.to_string(), self.endpoints.pin);
+        login_operation(async move { credential.login(&server, pin).await })
     }
 
     /// Stops the cluster; does nothing if it has stopped.

@@ -17,13 +17,13 @@ pub(crate) fn client_error(py: Python<'_>, error: &ClientError, path: Option<&[u
         | ClientError::SessionOver
         | ClientError::WrongCertificate(_)
         | ClientError::LoginFailed(_) => "login",
-        ClientError::Connection(_) | ClientError::OutcomeUnknown { .. } | ClientError::LoginBusy { .. } => {
-            "connection"
-        }
+        ClientError::LoginBusy { .. } => "throttled",
+        ClientError::Connection(_) | ClientError::OutcomeUnknown { .. } => "connection",
         _ => "",
     };
     let number = match kind {
         "login" => Errno::ACCESS,
+        "throttled" => Errno::AGAIN,
         _ => errno(error),
     };
     raise(py, kind, number, &sealstone_failure::chain(error), path)
@@ -41,7 +41,7 @@ pub(crate) fn failure(py: Python<'_>, failure: &Failure) -> PyErr {
 }
 
 /// Creates the exception in the Python half, which knows the classes.
-fn raise(py: Python<'_>, kind: &str, number: Errno, message: &str, path: Option<&[u8]>) -> PyErr {
+pub(crate) fn raise(py: Python<'_>, kind: &str, number: Errno, message: &str, path: Option<&[u8]>) -> PyErr {
     let path = path.map(|path| PyBytes::new(py, path));
     let made = py
         .import("sealstone._errors")

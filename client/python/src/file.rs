@@ -5,16 +5,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::PyBytes;
 use sealstone_client::ClientError;
 use sealstone_client::nodes::{File, Nodes};
 use sealstone_mds_protocol::NodeChange;
 
-use crate::errors;
-use crate::runtime::{OwnerProcess, wait};
+use crate::limits::OperationLimits;
+use crate::operation::NativeOperation;
+use crate::results::BytesResult;
+use crate::runtime::OwnerProcess;
 
 /// Maximum bytes of one read; a longer one returns fewer bytes.
-const READ_BYTES_MAX: usize = 16 << 20;
+pub(crate) const READ_BYTES_MAX: usize = 16 << 20;
 
 /// An open file.
 #[pyclass(frozen, module = "sealstone._native")]
@@ -23,11 +24,18 @@ pub(crate) struct NativeFile {
     file: Mutex<Option<Arc<File>>>,
     append: bool,
     owner: OwnerProcess,
+    limits: Arc<OperationLimits>,
 }
 
 impl NativeFile {
-    pub(crate) fn new(nodes: Nodes, file: File, append: bool, owner: OwnerProcess) -> Self {
-        Self { nodes, file: Mutex::new(Some(Arc::new(file))), append, owner }
+    pub(crate) fn new(
+        nodes: Nodes,
+        file: File,
+        append: bool,
+        owner: OwnerProcess,
+        limits: Arc<OperationLimits>,
+    ) -> Self {
+        Self { nodes, file: Mutex::new(Some(Arc::new(file))), append, owner, limits }
     }
 
     fn file(&self) -> PyResult<Arc<File>> {
@@ -36,70 +44,76 @@ impl NativeFile {
         file.ok_or_else(|| PyValueError::new_err("I/O operation on closed file"))
     }
 
-    fn run<T: Send>(
+    fn operation<T, V>(
         &self,
-        py: Python<'_>,
-        operation: impl Future<Output = Result<T, ClientError>> + Send,
-    ) -> PyResult<T> {
-        wait(py, operation)?.map_err(|error| errors::client_error(py, &error, None))
+        work: impl Future<Output = Result<T, ClientError>> + Send + 'static,
+        convert: impl FnOnce(T) -> V + Send + 'static,
+    ) -> PyResult<NativeOperation>
+    where
+        T: Send + 'static,
+        V: for<'py> IntoPyObject<'py>,
+    {
+        NativeOperation::of_client(self.owner, &self.limits, None, work, convert)
     }
 }
 
 #[pymethods]
 impl NativeFile {
     /// Returns up to `length` bytes at an offset; none at the end of the file.
-    fn read<'py>(&self, py: Python<'py>, offset: u64, length: usize) -> PyResult<Bound<'py, PyBytes>> {
+    fn read(&self, offset: u64, length: usize) -> PyResult<NativeOperation> {
         let file = self.file()?;
-        let bytes = self.run(py, file.read(offset, length.min(READ_BYTES_MAX)))?;
-        Ok(PyBytes::new(py, &bytes))
+        self.operation(async move { file.read(offset, length.min(READ_BYTES_MAX)).await }, BytesResult)
     }
 
     /// Writes bytes at an offset, or at the end of a file that is open for appending. Returns the
     /// offset of the first byte.
-    fn write(&self, py: Python<'_>, data: PyBackedBytes, offset: u64) -> PyResult<u64> {
-        let file = self.file()?;
-        let append = self.append;
-        self.run(py, async {
+    fn write(&self, data: PyBackedBytes, offset: u64) -> PyResult<NativeOperation> {
+        let (file, append) = (self.file()?, self.append);
+        let work = async move {
             match append {
                 true => file.append(&data).await,
                 false => file.write(offset, &data).await.map(|()| offset),
             }
-        })
+        };
+        self.operation(work, |offset| offset)
     }
 
     /// Changes the size.
-    fn truncate(&self, py: Python<'_>, size: u64) -> PyResult<()> {
-        let file = self.file()?;
+    fn truncate(&self, size: u64) -> PyResult<NativeOperation> {
+        let (file, nodes) = (self.file()?, self.nodes.clone());
         let change = NodeChange { size: Some(size), ..NodeChange::default() };
-        self.run(py, self.nodes.set(file.node(), change, true)).map(|_| ())
+        self.operation(async move { nodes.set(file.node(), change, true).await }, drop)
     }
 
     /// Returns the size.
-    fn size(&self, py: Python<'_>) -> PyResult<u64> {
-        let file = self.file()?;
-        self.run(py, self.nodes.node(file.node())).map(|stat| stat.size)
+    fn size(&self) -> PyResult<NativeOperation> {
+        let (file, nodes) = (self.file()?, self.nodes.clone());
+        self.operation(async move { nodes.node(file.node()).await }, |stat| stat.size)
     }
 
     /// Sends written bytes, so that other clients see them.
-    fn flush(&self, py: Python<'_>) -> PyResult<()> {
+    fn flush(&self) -> PyResult<NativeOperation> {
         let file = self.file()?;
-        self.run(py, file.flush())
+        self.operation(async move { file.flush().await }, |()| ())
     }
 
     /// Makes written bytes durable.
-    fn sync(&self, py: Python<'_>) -> PyResult<()> {
+    fn sync(&self) -> PyResult<NativeOperation> {
         let file = self.file()?;
-        self.run(py, file.sync())
+        self.operation(async move { file.sync().await }, |()| ())
     }
 
     /// Sends written bytes and closes the file. The file is closed after an error too.
-    fn close(&self, py: Python<'_>) -> PyResult<()> {
+    fn close(&self) -> PyResult<NativeOperation> {
         self.owner.check()?;
         let file = self.file.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match file {
-            Some(file) => self.run(py, file.flush()),
-            None => Ok(()),
-        }
+        let work = async move {
+            match file {
+                Some(file) => file.flush().await,
+                None => Ok(()),
+            }
+        };
+        self.operation(work, |()| ())
     }
 }
 

@@ -5,13 +5,18 @@
 //! does.
 //! Contract: a call that waits releases the interpreter lock and ends early at a signal. Objects
 //! are bound to the process that created them, because threads do not survive a fork.
-//! Truth: docs/adr/0086-embedded-clusters.md; `python/sealstone/_native.pyi`.
+//! Truth: docs/adr/0086-embedded-clusters.md, docs/adr/0091-asyncio-and-fsspec.md;
+//! `python/sealstone/_native.pyi`.
 
 mod client;
 mod cluster;
 mod errors;
+mod event_loop;
 mod file;
+mod limits;
+mod operation;
 mod paths;
+mod results;
 mod runtime;
 
 use pyo3::prelude::*;
@@ -24,5 +29,9 @@ mod _native {
     #[pymodule_export]
     use crate::cluster::NativeCluster;
     #[pymodule_export]
+    use crate::event_loop::NativeLoop;
+    #[pymodule_export]
     use crate::file::NativeFile;
+    #[pymodule_export]
+    use crate::operation::NativeOperation;
 }

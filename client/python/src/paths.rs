@@ -1,8 +1,11 @@
 //! Opening a file by its path, through directories and symbolic links.
 
+use bytes::{Bytes, BytesMut};
 use sealstone_client::nodes::{CreateParams, File, Nodes};
 use sealstone_client::{ClientError, FileKind, FilePath, Name, Stat};
 use sealstone_mds_protocol::{Access, ErrorCode, Failure, Node, NodeChange, NodeKind};
+
+use crate::file::READ_BYTES_MAX;
 
 /// Maximum symbolic links in the resolution of one path, as in Linux.
 const LINKS_MAX: u32 = 40;
@@ -70,17 +73,51 @@ pub(crate) async fn open(nodes: &Nodes, path: &[u8], mode: OpenMode) -> Result<F
     Ok(file)
 }
 
+/// Reads a range of a file, found as by [`open`]. Negative offsets count from the end of the file,
+/// and offsets beyond it are limited to it.
+pub(crate) async fn read(
+    nodes: &Nodes,
+    path: &[u8],
+    start: i64,
+    end: Option<i64>,
+) -> Result<Bytes, ClientError> {
+    let mode = OpenMode { write: false, create: false, exclusive: false, truncate: false };
+    let file = open(nodes, path, mode).await?;
+    let size = file.size();
+    let offset = |value: i64| match u64::try_from(value) {
+        Ok(value) => value.min(size),
+        Err(_) => size.saturating_sub(value.unsigned_abs()),
+    };
+    let (start, end) = (offset(start), end.map_or(size, offset));
+    let mut remaining = usize::try_from(end.saturating_sub(start)).unwrap_or(usize::MAX);
+    let first = file.read(start, remaining.min(READ_BYTES_MAX)).await?;
+    remaining = remaining.saturating_sub(first.len());
+    if first.is_empty() || remaining == 0 {
+        return Ok(first);
+    }
+    let mut bytes = BytesMut::from(first);
+    while remaining > 0 {
+        let piece = file.read(start + bytes.len() as u64, remaining.min(READ_BYTES_MAX)).await?;
+        if piece.is_empty() {
+            // The file was truncated meanwhile.
+            break;
+        }
+        bytes.extend_from_slice(&piece);
+        remaining = remaining.saturating_sub(piece.len());
+    }
+    Ok(bytes.freeze())
+}
+
 /// Resolves a path and follows its symbolic links.
 async fn resolve(nodes: &Nodes, path: &[u8]) -> Result<ResolvedPath, ClientError> {
     let path = FilePath::new(path).map_err(ClientError::Name)?;
-    let root = nodes.node(Node::ROOT).await?;
     // Directories from the root to the current one, and the names that are not resolved yet, the
     // next one last.
-    let mut directories = vec![root];
+    let mut directories = vec![Node::ROOT];
     let mut names: Vec<Vec<u8>> = path.names().rev().map(|name| name.as_bytes().to_vec()).collect();
     let mut links = 0;
     while let Some(name) = names.pop() {
-        let current = directories.last().expect("the root stays").clone();
+        let current = *directories.last().expect("the root stays");
         match name.as_slice() {
             b"" | b"." => continue,
             b".." => {
@@ -92,9 +129,9 @@ async fn resolve(nodes: &Nodes, path: &[u8]) -> Result<ResolvedPath, ClientError
             _ => {}
         }
         let name = Name::new(name).map_err(ClientError::Name)?;
-        let stat = match nodes.lookup(current.node(), &name).await {
+        let stat = match nodes.lookup(current, &name).await {
             Err(error) if error.is_not_found() && names.is_empty() => {
-                return Ok(ResolvedPath::Missing { parent: current.node(), name });
+                return Ok(ResolvedPath::Missing { parent: current, name });
             }
             outcome => outcome?,
         };
@@ -112,8 +149,9 @@ async fn resolve(nodes: &Nodes, path: &[u8]) -> Result<ResolvedPath, ClientError
         } else if names.is_empty() {
             return Ok(ResolvedPath::Existing(stat));
         } else {
-            directories.push(stat);
+            directories.push(stat.node());
         }
     }
-    Ok(ResolvedPath::Existing(directories.pop().expect("the root stays")))
+    let last = directories.pop().expect("the root stays");
+    Ok(ResolvedPath::Existing(nodes.node(last).await?))
 }

@@ -12,31 +12,53 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use tokio::runtime::{Builder, Runtime};
 
+use crate::limits::OperationLimits;
+
 /// Interval at which a waiting call checks for signals, such as Ctrl-C.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum threads of the runtime.
 const WORKERS_MAX: usize = 8;
 
-/// The runtime of the process of this number.
-static RUNTIME: Mutex<Option<(u32, Arc<Runtime>)>> = Mutex::new(None);
+/// The runtime of one process, which all its clients share.
+#[derive(Clone)]
+struct ProcessRuntime {
+    owner: OwnerProcess,
+    runtime: Arc<Runtime>,
+    /// Limits of logins, which have no client yet.
+    login_limits: Arc<OperationLimits>,
+}
+
+static RUNTIME: Mutex<Option<ProcessRuntime>> = Mutex::new(None);
 
 /// Returns the runtime of this process.
 pub(crate) fn runtime() -> PyResult<Arc<Runtime>> {
+    Ok(process_runtime()?.runtime)
+}
+
+/// Returns the limits of the logins of this process.
+pub(crate) fn login_limits() -> PyResult<Arc<OperationLimits>> {
+    Ok(process_runtime()?.login_limits)
+}
+
+fn process_runtime() -> PyResult<ProcessRuntime> {
     let mut slot = RUNTIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let own = process::id();
-    if let Some((owner, runtime)) = &*slot {
-        if *owner == own {
-            return Ok(Arc::clone(runtime));
+    if let Some(existing) = &*slot {
+        if existing.owner.is_current() {
+            return Ok(existing.clone());
         }
         // The threads of the parent do not exist here, so its runtime cannot be shut down.
-        core::mem::forget(Arc::clone(runtime));
+        core::mem::forget(existing.clone());
     }
     let workers = std::thread::available_parallelism().map_or(1, usize::from).min(WORKERS_MAX);
     let built =
         Builder::new_multi_thread().worker_threads(workers).thread_name("sealstone").enable_all().build()?;
-    let built = Arc::new(built);
-    *slot = Some((own, Arc::clone(&built)));
-    Ok(built)
+    let created = ProcessRuntime {
+        owner: OwnerProcess::current(),
+        runtime: Arc::new(built),
+        login_limits: Arc::default(),
+    };
+    *slot = Some(created.clone());
+    Ok(created)
 }
 
 /// The process that created an object.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use sealstone_client::tls::Fingerprint;
-use sealstone_client::{Client, Proofs, ServiceKey, SystemEnvironment};
+use sealstone_client::{Client, ClientError, Proofs, ServiceKey, SystemEnvironment};
 use sealstone_daemon::metrics::{Observed, Page};
 use sealstone_daemon::{Shutdown, ShutdownTrigger, check_data_folder};
 use sealstone_device_server::{DeviceServer, DeviceServerConfig, StorePlace, create_device};
@@ -117,11 +117,11 @@ impl AdminCredential {
     ///
     /// # Errors
     /// The login failed.
-    pub async fn login(&self, address: &str, pin: Fingerprint) -> Outcome<Client> {
-        Ok(match self {
-            Self::Password(password) => Client::connect(address, pin, ADMIN, password.as_bytes()).await?,
-            Self::ServiceKey(key) => Client::connect_with_key(address, pin, key, Proofs::default()).await?,
-        })
+    pub async fn login(&self, address: &str, pin: Fingerprint) -> Result<Client, ClientError> {
+        match self {
+            Self::Password(password) => Client::connect(address, pin, ADMIN, password.as_bytes()).await,
+            Self::ServiceKey(key) => Client::connect_with_key(address, pin, key, Proofs::default()).await,
+        }
     }
 }
 
@@ -384,7 +384,7 @@ async fn create(config: &ClusterConfig, shutdown: &Shutdown, warn: WarningSink<'
 
 async fn admin_client(server: &MetadataServer, secret: &Path) -> Outcome<Client> {
     let pin = server.pin().parse().expect("our own fingerprint parses");
-    AdminCredential::read(secret)?.login(&server.address().to_string(), pin).await
+    Ok(AdminCredential::read(secret)?.login(&server.address().to_string(), pin).await?)
 }
 
 /// Adds the next step for a device whose port is in use.

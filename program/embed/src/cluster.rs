@@ -43,8 +43,15 @@ impl Endpoints {
     /// # Errors
     /// The file with the key or password is missing, or the login failed.
     pub async fn admin_client(&self) -> Outcome<Client> {
-        let credential = AdminCredential::read(&self.admin_secret)?;
-        credential.login(&self.metadata_server.to_string(), self.pin).await
+        Ok(self.admin_credential()?.login(&self.metadata_server.to_string(), self.pin).await?)
+    }
+
+    /// Reads the key or password of the administrator.
+    ///
+    /// # Errors
+    /// The file is missing, or others can read it.
+    pub fn admin_credential(&self) -> Outcome<AdminCredential> {
+        AdminCredential::read(&self.admin_secret)
     }
 }
 

@@ -33,5 +33,5 @@ pub use builder::{
     EmbeddedClusterBuilder, FOLDER_CAPACITY_DEFAULT, MEMORY_BYTES_PER_DEVICE_MIN, MEMORY_CAPACITY_MAX,
 };
 pub use cluster::{DeviceEndpoint, EmbeddedCluster, Endpoints};
-pub use sealstone_cluster::OSDS_MAX as DEVICES_MAX;
+pub use sealstone_cluster::{AdminCredential, OSDS_MAX as DEVICES_MAX};
 pub use sealstone_failure::{Failure, FailureKind};

@@ -69,6 +69,58 @@ def _path(path: PathLike) -> bytes:
     return os.fsencode(path)
 
 
+def content_of(data: Any) -> bytes:
+    """Return the bytes of an object; a copy unless they cannot change during the call."""
+    return data if type(data) is bytes else memoryview(data).tobytes()
+
+
+def range_of(start: int, end: Optional[int]) -> Optional[tuple[int, int]]:
+    """Return a range of a file; ``None`` for the whole file."""
+    if start < 0 or (end is not None and end < start):
+        raise ValueError("start must not be negative, and end must not be below it")
+    return None if start == 0 and end is None else (start, 2**63 - 1 if end is None else end)
+
+
+def entries_of(entries: "list[_native._Entry]") -> list[DirEntry]:
+    """Return the entries of a native listing."""
+    return [
+        DirEntry(os.fsdecode(name), kind, None if stat is None else Stat(*stat))
+        for name, kind, stat in entries
+    ]
+
+
+@dataclass(frozen=True)
+class OpenMode:
+    """What a mode of ``open`` means."""
+
+    kind: str
+    readable: bool
+    writable: bool
+    binary: bool
+
+    @property
+    def append(self) -> bool:
+        """Whether writes go to the end of the file."""
+        return self.kind == "a"
+
+    @classmethod
+    def parse(cls, mode: str) -> "OpenMode":
+        """Return the meaning of a mode."""
+        letters = set(mode)
+        kinds = letters & set("rwxa")
+        if len(letters) != len(mode) or letters - set("rwxabt+") or len(kinds) != 1:
+            raise ValueError(f"invalid mode: {mode!r}")
+        if {"b", "t"} <= letters:
+            raise ValueError("a mode is binary or text, not both")
+        kind, update = kinds.pop(), "+" in letters
+        return cls(kind, kind == "r" or update, kind != "r" or update, "b" in letters)
+
+    def flags(self) -> tuple[bool, bool, bool, bool, bool]:
+        """Return the arguments of ``NativeClient.open``."""
+        create, kind = self.kind != "r", self.kind
+        return self.writable, create, kind == "x", kind == "w", kind == "a"
+
+
 class Client:
     """A user's connection to a cluster. Threads may share it."""
 
@@ -85,40 +137,30 @@ class Client:
 
         With ``replace=False``, an existing file is an error.
         """
-        native = self._open_native()
-        # A copy only of objects whose memory can change during the call.
-        content = data if type(data) is bytes else memoryview(data).tobytes()
-        return Stat(*native.put(_path(path), content, replace, mode))
+        native, content = self._open_native(), content_of(data)
+        return Stat(*native.put(_path(path), content, replace, mode).wait())
 
     def put_file(
         self, path: PathLike, local: PathLike, *, replace: bool = True, mode: int = 0o644
     ) -> Stat:
         """Store a local file with its modification time and holes."""
         native = self._open_native()
-        return Stat(*native.put_file(_path(path), os.fsdecode(local), replace, mode))
+        return Stat(*native.put_file(_path(path), os.fsdecode(local), replace, mode).wait())
 
     def get(self, path: PathLike, *, start: int = 0, end: Optional[int] = None) -> bytes:
         """Return the bytes of a file, or those from ``start`` up to ``end``.
 
         A whole file is compared with the checksum that its writer recorded.
         """
-        native = self._open_native()
-        if start < 0 or (end is not None and end < start):
-            raise ValueError("start must not be negative, and end must not be below it")
-        whole = start == 0 and end is None
-        return native.get(_path(path), None if whole else (start, 2**63 - 1 if end is None else end))
+        return self._open_native().get(_path(path), range_of(start, end)).wait()
 
     def list(self, path: PathLike = "/") -> "list[DirEntry]":
         """Return the entries of a directory, in byte order of their names."""
-        entries = self._open_native().list(_path(path))
-        return [
-            DirEntry(os.fsdecode(name), kind, None if stat is None else Stat(*stat))
-            for name, kind, stat in entries
-        ]
+        return entries_of(self._open_native().list(_path(path)).wait())
 
     def stat(self, path: PathLike, *, follow_symlinks: bool = True) -> Stat:
         """Return the attributes of a file or directory."""
-        return Stat(*self._open_native().stat(_path(path), follow_symlinks))
+        return Stat(*self._open_native().stat(_path(path), follow_symlinks).wait())
 
     def exists(self, path: PathLike) -> bool:
         """Whether a path exists. Errors other than a missing name are raised."""
@@ -130,15 +172,15 @@ class Client:
 
     def remove(self, path: PathLike, *, recursive: bool = False) -> int:
         """Remove a file or an empty directory, or a tree; return the number of removed nodes."""
-        return self._open_native().remove(_path(path), recursive)
+        return self._open_native().remove(_path(path), recursive).wait()
 
     def mkdir(self, path: PathLike, *, parents: bool = False, mode: int = 0o755) -> None:
         """Create a directory. With ``parents``, missing parents too, and it may exist."""
-        self._open_native().mkdir(_path(path), parents, mode)
+        self._open_native().mkdir(_path(path), parents, mode).wait()
 
     def rename(self, source: PathLike, target: PathLike, *, replace: bool = True) -> None:
         """Rename a file or directory."""
-        self._open_native().rename(_path(source), _path(target), replace)
+        self._open_native().rename(_path(source), _path(target), replace).wait()
 
     def open(
         self,
@@ -150,38 +192,24 @@ class Client:
         newline: Optional[str] = None,
     ) -> IO[Any]:
         """Open a file in place, as the built-in ``open`` does, with the same modes."""
-        kinds = set(mode)
-        if len(kinds) != len(mode) or kinds - set("rwxabt+") or len(kinds & set("rwxa")) != 1:
-            raise ValueError(f"invalid mode: {mode!r}")
-        binary, text = "b" in kinds, "t" in kinds
-        if binary and text:
-            raise ValueError("a mode is binary or text, not both")
-        if binary and (encoding is not None or errors is not None or newline is not None):
+        how = OpenMode.parse(mode)
+        if how.binary and (encoding is not None or errors is not None or newline is not None):
             raise ValueError("binary mode has no encoding, errors or newline")
-        if buffering == 0 and not binary:
+        if buffering == 0 and not how.binary:
             raise ValueError("text mode needs a buffer")
-        readable = "r" in kinds or "+" in kinds
-        writable = "r" not in kinds or "+" in kinds
-        native = self._open_native().open(
-            _path(path),
-            writable,
-            "r" not in kinds,
-            "x" in kinds,
-            "w" in kinds,
-            "a" in kinds,
-        )
-        raw = RawFile(native, os.fsdecode(path), mode, readable, writable, "a" in kinds)
+        native = self._open_native().open(_path(path), *how.flags()).wait()
+        raw = RawFile(native, os.fsdecode(path), mode, how.readable, how.writable, how.append)
         if buffering == 0:
             return raw  # type: ignore[return-value]
         size = buffering if buffering > 1 else BUFFER_BYTES
         buffer: Any
-        if readable and writable:
+        if how.readable and how.writable:
             buffer = io.BufferedRandom(raw, size)
-        elif writable:
+        elif how.writable:
             buffer = io.BufferedWriter(raw, size)
         else:
             buffer = io.BufferedReader(raw, size)
-        if binary:
+        if how.binary:
             return buffer  # type: ignore[no-any-return]
         line_buffering = buffering == 1
         return io.TextIOWrapper(buffer, encoding, errors, newline, line_buffering)
@@ -189,7 +217,7 @@ class Client:
     @property
     def user(self) -> str:
         """Name of the user."""
-        return self._open_native().user()
+        return self._open_native().user().wait()
 
     def close(self) -> None:
         """Make written bytes of open files durable and end the session.
@@ -198,7 +226,7 @@ class Client:
         """
         native, self._native = self._native, None
         if native is not None:
-            native.logout()
+            native.logout().wait()
 
     @property
     def closed(self) -> bool:
@@ -229,12 +257,22 @@ def connect(
     key_file: Optional[PathLike] = None,
 ) -> Client:
     """Log in to the cluster of a cluster file, with a password or with a service's key file."""
+    return Client(login_of(cluster, user, password, key_file).wait())
+
+
+def login_of(
+    cluster: PathLike,
+    user: Optional[str],
+    password: Optional[Union[str, bytes]],
+    key_file: Optional[PathLike],
+) -> "_native.NativeOperation[_native.NativeClient]":
+    """Return the login with a password or a key file."""
     server, pin = _native.read_cluster_file(os.fsdecode(cluster))
     if key_file is not None:
         if user is not None or password is not None:
             raise ValueError("a key file has the name of its user: give no user and no password")
-        return Client(_native.connect_with_key(server, pin, os.fsdecode(key_file)))
+        return _native.connect_with_key(server, pin, os.fsdecode(key_file))
     if user is None or password is None:
         raise ValueError("give user and password, or key_file")
     secret = password.encode() if isinstance(password, str) else password
-    return Client(_native.connect_with_password(server, pin, user, secret))
+    return _native.connect_with_password(server, pin, user, secret)

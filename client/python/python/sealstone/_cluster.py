@@ -5,11 +5,14 @@ import os
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional, Union
+from typing import TYPE_CHECKING, Optional, Union
 
 from . import _native
 from ._client import Client
 from ._errors import ClusterError
+
+if TYPE_CHECKING:
+    from .aio import AsyncClient
 
 # Clusters that run at the exit of the interpreter are stopped, so that folders in memory are removed.
 _running: "weakref.WeakSet[Cluster]" = weakref.WeakSet()
@@ -51,9 +54,19 @@ class Cluster:
 
     def client(self) -> Client:
         """Return a client that is logged in as the administrator."""
+        return Client(self._login().wait())
+
+    async def async_client(self) -> "AsyncClient":
+        """Return an asynchronous client that is logged in as the administrator."""
+        from ._loop import run
+        from .aio import AsyncClient
+
+        return AsyncClient(await run(self._login()))
+
+    def _login(self) -> "_native.NativeOperation[_native.NativeClient]":
         if not self._native.is_running:
             raise ClusterError("the cluster has stopped; start another one")
-        return Client(self._native.client())
+        return self._native.client()
 
     def stop(self) -> None:
         """Stop the cluster, and wait until its data is durable and its ports are free."""
@@ -108,6 +121,13 @@ class Cluster:
 
 @atexit.register
 def _stop_all() -> None:
+    failures = []
     for cluster in list(_running):
-        if cluster.is_running:
-            cluster.stop()
+        try:
+            if cluster.is_running:
+                cluster.stop()
+        except BaseException as failure:
+            failures.append(failure)
+    # A failure, or Ctrl-C, must not keep the other clusters from stopping.
+    if failures:
+        raise failures[0]

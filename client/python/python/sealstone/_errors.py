@@ -33,6 +33,10 @@ class LoginError(DeniedError):
     """Wrong name, password or key, another certificate, or the session has ended."""
 
 
+class LoginThrottledError(Error, BlockingIOError):
+    """Too many login attempts; the message has the time to wait (``EAGAIN``)."""
+
+
 class TimedOutError(Error, TimeoutError):
     """A server or a device did not respond in time."""
 
@@ -57,6 +61,7 @@ _OF_KIND: dict[str, type[Error]] = {
     "connection": ConnectionLostError,
     "damaged": DamagedError,
     "login": LoginError,
+    "throttled": LoginThrottledError,
 }
 
 _OF_ERRNO: dict[int, type[Error]] = {

@@ -22,7 +22,7 @@ class RawFile(io.RawIOBase):
         self._native = native
         self._readable = readable
         self._writable = writable
-        self._position = native.size() if append else 0
+        self._position = native.size().wait() if append else 0
         self.name = name
         self.mode = mode
 
@@ -55,7 +55,7 @@ class RawFile(io.RawIOBase):
         view = memoryview(buffer).cast("B")
         if view.readonly:
             raise TypeError("the buffer is read-only")
-        data = self._native.read(offset, len(view))
+        data = self._native.read(offset, len(view)).wait()
         view[: len(data)] = data
         return len(data)
 
@@ -64,7 +64,7 @@ class RawFile(io.RawIOBase):
         self._check_writable()
         content = data if type(data) is bytes else memoryview(data).tobytes()
         if content:
-            self._position = self._native.write(content, self._position) + len(content)
+            self._position = self._native.write(content, self._position).wait() + len(content)
         return len(content)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
@@ -75,7 +75,7 @@ class RawFile(io.RawIOBase):
         elif whence == os.SEEK_CUR:
             base = self._position
         elif whence == os.SEEK_END:
-            base = self._native.size()
+            base = self._native.size().wait()
         else:
             raise ValueError(f"invalid whence: {whence}")
         if base + offset < 0:
@@ -94,26 +94,26 @@ class RawFile(io.RawIOBase):
         wanted = self._position if size is None else size
         if wanted < 0:
             raise ValueError("negative size")
-        self._native.truncate(wanted)
+        self._native.truncate(wanted).wait()
         return wanted
 
     def flush(self) -> None:
         """Send written bytes, so that other clients see them."""
         super().flush()
         if self._writable:
-            self._native.flush()
+            self._native.flush().wait()
 
     def sync(self) -> None:
         """Make written bytes durable."""
         self._check_open()
-        self._native.sync()
+        self._native.sync().wait()
 
     def close(self) -> None:
         """Send written bytes and close the file."""
         if self.closed:
             return
         try:
-            self._native.close()
+            self._native.close().wait()
         finally:
             # The base class flushes, which the native file has done.
             self._writable = False
