@@ -12,6 +12,7 @@ use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
+use clap::CommandFactory;
 use sealstone_failure::{Failure, FailureKind, Outcome};
 
 use crate::cli::{Cli, Command, ConfigCommand};
@@ -34,8 +35,9 @@ fn main() -> ExitCode {
             return exit_code(failure.kind);
         }
     };
-    let command = cli::command_words(&words);
-    let cli = match Cli::parse_words(words) {
+    let tree = Cli::command();
+    let command = cli::command_words(&tree, &words);
+    let cli = match Cli::parse_words(tree, words) {
         Ok(cli) => cli,
         // Help and version are no failures.
         Err(error) if error.use_stderr() && std::env::args_os().any(|argument| argument == "--json") => {

@@ -260,6 +260,8 @@ pub(super) fn example_words(example: &str) -> Vec<&str> {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::super::Cli;
     use super::*;
 
@@ -320,12 +322,12 @@ mod tests {
             ["sealstone", "--json", "--session", "/s", "ls"],
             ["sealstone", "ls", "--json", "--session", "/s"],
         ] {
-            let parsed = Cli::parse_words(words.map(Into::into)).expect("parses");
+            let parsed = Cli::parse_words(Cli::command(), words.map(Into::into)).expect("parses");
             assert!(parsed.global.json, "{words:?}");
             assert_eq!(parsed.global.session, Some("/s".into()), "{words:?}");
         }
         let hidden = ["sealstone", "up", "--session", "/s"];
-        assert!(Cli::parse_words(hidden.map(Into::into)).is_ok());
+        assert!(Cli::parse_words(Cli::command(), hidden.map(Into::into)).is_ok());
     }
 
     #[test]
