@@ -37,6 +37,7 @@ async fn run(
         engine: None,
         secret_arguments: false,
         commit_on_success,
+        input_digests: false,
         timeout_ms: 20_000,
         api: ApiVersion::FIRST,
         digest: None,

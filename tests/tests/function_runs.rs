@@ -189,6 +189,41 @@ fn asynchronous_job_has_a_verifiable_receipt() {
 }
 
 #[test]
+fn run_keeps_verifiable_receipts() {
+    let system = System::start(1);
+    store_module(&system, "longest", &sources("functions/templates/c/function.c"));
+    let (local, folder) = (system.path("input"), system.path("receipts"));
+    // Longer than inputs whose digests need no request.
+    std::fs::write(&local, "four\n".repeat(100_000)).expect("written");
+    system.run(&["put", text(&local), "/a"]).ok();
+    let ran = system.run(&["--json", "run", "longest", "--receipts", text(&folder), "/a"]).ok().json();
+    let receipt = jobs(&ran)[0]["receipt"].as_str().expect("a path").to_owned();
+    let result = receipt.replace(".receipt", ".result");
+    assert_eq!(std::fs::read(&result).expect("written"), b"{\"object\":0,\"longest\":4}\n");
+    let verify = ["job", "verify", "--receipt", &receipt, "--result", &result, "--input", text(&local)];
+    let verified = system.run(&[&["--json"], &verify[..]].concat()).ok().json();
+    assert!(verified["inputs"][0]["digest"].is_string(), "{verified}");
+    std::fs::write(&local, "four\n".repeat(99_999)).expect("written");
+    system.run(&verify).fails(1).says(&["states no input"]);
+    // Failed jobs have receipts too.
+    store_text(
+        &system,
+        "fails",
+        "#include \"osd.h\"\nint64_t osd_main(const osd_call *call) { return -5; }\n",
+    );
+    let failed = system.run(&["--json", "run", "fails", "--receipts", text(&folder), "/a"]).fails(1);
+    let failed: Value = serde_json::from_slice(&failed.stdout).expect("JSON");
+    let receipt = jobs(&failed)[0]["receipt"].as_str().expect("a path").to_owned();
+    let verified = system.run(&["--json", "job", "verify", "--receipt", &receipt]).ok().json();
+    assert_eq!(
+        (&verified["exit"], &verified["code"]),
+        (&"function_error".into(), &(-5).into()),
+        "{verified}"
+    );
+    assert_eq!(system.run(&["run", "fails", "--receipts", text(&folder), "--async", "/a"]).code, 2);
+}
+
+#[test]
 fn failing_functions_name_their_exit_reason() {
     let system = System::start(1);
     run_with_input(system.command(&["put", "-", "/a"]), b"one\n").ok();

@@ -23,7 +23,7 @@ use sealstone_osd_device::{FunctionCall, GrantError, GrantedObject};
 use sealstone_sandbox::{EngineExit, EngineExitCause, SandboxedEngine};
 
 use crate::job_table::JobUsage;
-use crate::limits::{CANCEL_GRACE, RunLimits};
+use crate::limits::{CANCEL_GRACE, RunLimits, UNREQUESTED_DIGEST_BYTES_MAX};
 use crate::pool::PooledEngine;
 use crate::service::JobObserver;
 
@@ -65,8 +65,8 @@ pub(crate) struct InvocationEnd {
     pub(crate) result: Vec<u8>,
     /// Requests that were refused for lack of authority.
     pub(crate) denials: u64,
-    /// Digests of the bytes that were read for the function, by handle; none for a handle without
-    /// reads.
+    /// Digests of the bytes that were read for the function, by handle; `None` for a handle without
+    /// reads, or with more than have a digest.
     pub(crate) read_digests: Vec<Option<[u8; 32]>>,
     /// Whether the engine returned and can serve another call.
     pub(crate) reusable: bool,
@@ -74,27 +74,49 @@ pub(crate) struct InvocationEnd {
 
 /// Digests of the bytes that are read for a function from the objects of its call. They include
 /// bytes that its engine reads ahead.
-struct ReadDigests(Vec<Option<Box<blake3::Hasher>>>);
+struct ReadDigests {
+    /// Maximum bytes of an object with a digest.
+    bytes_max: u64,
+    objects: Vec<ReadDigest>,
+}
+
+/// Digest of the bytes that are read from one object.
+#[derive(Clone, Default)]
+struct ReadDigest {
+    bytes: u64,
+    /// `None` before the first byte, and after more bytes than the maximum.
+    hasher: Option<Box<blake3::Hasher>>,
+}
 
 impl ReadDigests {
-    /// Returns the digests of a call. Only an asynchronous job has some: the receipts of others are
-    /// not kept. A digest of a short secret could be found by trying all values, so a run with
-    /// secrets has none.
+    /// Returns the digests of a call. An asynchronous job has them, and a synchronous one that
+    /// requests them; others have those of short reads. A run with secrets has none, because the
+    /// digest of a short secret can be found by trying all values.
     fn of(call: &FunctionCall) -> Self {
-        let has_digests = call.timeout_ms == 0 && !call.secret_arguments;
-        Self(vec![None; if has_digests { call.objects.len() } else { 0 }])
+        let has_all = call.input_digests || call.timeout_ms == 0;
+        let objects = if call.secret_arguments { 0 } else { call.objects.len() };
+        Self {
+            bytes_max: if has_all { u64::MAX } else { UNREQUESTED_DIGEST_BYTES_MAX },
+            objects: vec![ReadDigest::default(); objects],
+        }
     }
 
     /// Adds bytes that were read for the function.
     fn add(&mut self, handle: u32, bytes: &[u8]) {
-        let Some(digest) = usize::try_from(handle).ok().and_then(|handle| self.0.get_mut(handle)) else {
-            return;
-        };
-        digest.get_or_insert_default().update(bytes);
+        let object = usize::try_from(handle).ok().and_then(|handle| self.objects.get_mut(handle));
+        let Some(digest) = object else { return };
+        digest.bytes = digest.bytes.saturating_add(bytes.len() as u64);
+        // Compared before they are hashed: a long read costs nothing.
+        if digest.bytes > self.bytes_max {
+            digest.hasher = None;
+        } else {
+            digest.hasher.get_or_insert_default().update(bytes);
+        }
     }
 
     fn finish(self) -> Vec<Option<[u8; 32]>> {
-        self.0.into_iter().map(|digest| digest.map(|digest| *digest.finalize().as_bytes())).collect()
+        let digest = |object: ReadDigest| object.hasher.map(|hasher| *hasher.finalize().as_bytes());
+        self.objects.into_iter().map(digest).collect()
     }
 }
 

@@ -11,6 +11,8 @@ use crate::job_table::JobLimits;
 
 /// Time that a cancelled function has to return before its engine is killed.
 pub(crate) const CANCEL_GRACE: Duration = Duration::from_millis(10);
+/// Maximum bytes of an object whose digest a receipt has without a request. Hashing takes 2 us.
+pub(crate) const UNREQUESTED_DIGEST_BYTES_MAX: u64 = 8 << 10;
 /// Default maximum wall time of a run, in seconds.
 const WALL_S: u64 = 30;
 /// Default maximum CPU time of a run, in seconds.

@@ -248,6 +248,7 @@ pub(crate) fn call(
         arguments: Zeroizing::new(b"arguments".to_vec()),
         secret_arguments: false,
         commit_on_success: false,
+        input_digests: false,
         objects,
         result_object: None,
         job: None,
@@ -292,7 +293,7 @@ fn function_reads_object_and_returns_result() {
 }
 
 #[test]
-fn receipt_of_asynchronous_job_has_input_digests() {
+fn receipts_have_input_digests_on_request() {
     let test = TestService::new();
     let data: Vec<u8> = (0..3_000_000_u32).map(|index| index as u8).collect();
     let objects = || vec![GrantedMemory::object(Permissions::READ, &data) as Arc<dyn GrantedObject>; 2];
@@ -301,7 +302,7 @@ fn receipt_of_asynchronous_job_has_input_digests() {
         inputs.iter().map(|input| input.digest).collect::<Vec<_>>()
     };
     let finished = |secret_arguments| {
-        let call = FunctionCall { secret_arguments, ..call(1, "sum", 0, objects()) };
+        let call = FunctionCall { secret_arguments, input_digests: true, ..call(1, "sum", 0, objects()) };
         let id = test.service.reserve_and_run(call).unwrap().header.job;
         test.job(1, id, JobAction::Wait { timeout_ms: 20_000 }).unwrap();
         test.job(1, id, JobAction::Result { offset: 0 }).unwrap()
@@ -309,7 +310,29 @@ fn receipt_of_asynchronous_job_has_input_digests() {
     // The function reads the first object from its start to its end, and not the second one.
     assert_eq!(digests(&finished(false).receipt), [Some(*blake3::hash(&data).as_bytes()), None]);
     assert_eq!(digests(&finished(true).receipt), [None, None], "a digest can reveal a secret");
-    assert_eq!(digests(&test.run("sum", objects()).receipt), [None, None], "not kept");
+    let call = || call(1, "sum", 30_000, objects());
+    let run = |call| digests(&test.service.reserve_and_run(call).unwrap().receipt);
+    assert_eq!(run(call()), [None, None], "not requested");
+    let requested = || FunctionCall { input_digests: true, ..call() };
+    assert_eq!(run(requested()), [Some(*blake3::hash(&data).as_bytes()), None]);
+    assert_eq!(run(FunctionCall { secret_arguments: true, ..requested() }), [None, None], "a secret");
+}
+
+#[test]
+fn receipt_has_digests_of_short_inputs() {
+    const BYTES_MAX: usize = 8 << 10;
+    let test = TestService::new();
+    let digest_of = |data: &[u8], method| {
+        let objects = vec![GrantedMemory::object(Permissions::READ, data) as Arc<dyn GrantedObject>];
+        let reply = test.run(method, objects);
+        keys().verify_receipt(&reply.receipt).unwrap().inputs[0].digest
+    };
+    for length in [0, 1, BYTES_MAX, BYTES_MAX + 1] {
+        let data = vec![7; length];
+        let expected = (0..=BYTES_MAX).contains(&length).then(|| *blake3::hash(&data).as_bytes());
+        assert_eq!(digest_of(&data, "sum"), expected, "{length} bytes");
+    }
+    assert_eq!(digest_of(b"abc", "empty"), None, "nothing was read");
 }
 
 #[test]

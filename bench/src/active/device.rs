@@ -118,6 +118,7 @@ impl ActiveDevice {
             engine: Some(EngineType::C),
             secret_arguments: false,
             commit_on_success: false,
+            input_digests: false,
             result_entry: false,
             timeout_ms,
             api: ApiVersion::CURRENT,

@@ -60,6 +60,8 @@ pub struct CallPlan {
     pub update: bool,
     /// Changes become visible only if the function succeeds.
     pub commit: bool,
+    /// Folder for the receipts and results of the jobs, which then state digests of their inputs.
+    pub receipts: Option<PathBuf>,
     /// Function that reduces the results of the jobs.
     pub second: Option<SecondFunction>,
 }
@@ -205,6 +207,7 @@ pub(crate) fn call_of(
     call.arguments = call_arguments(plan, reducible, files)?;
     call.secret_arguments = plan.argument_file.is_some();
     call.commit_on_success = plan.commit;
+    call.input_digests = plan.receipts.is_some();
     call.grouping = if plan.together { CallGrouping::PerDevice } else { CallGrouping::PerFile };
     call.timeout_ms = if plan.is_async { 0 } else { plan.timeout_ms };
     call.security = plan.security;

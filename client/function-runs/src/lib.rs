@@ -26,6 +26,7 @@ mod policy_change;
 mod policy_report;
 mod publication;
 mod receipt;
+mod receipt_folder;
 mod reduction;
 mod report;
 mod result_sink;

@@ -182,6 +182,7 @@ impl LocalEngine {
             arguments: run.arguments,
             secret_arguments: run.secret_arguments,
             commit_on_success: run.commit_on_success,
+            input_digests: false,
             objects: run.objects,
             result_object: Some(Arc::new(result_object)),
             job: None,

@@ -1,7 +1,7 @@
 //! Receipts of jobs: which code ran, with which arguments and objects, and the digest of the
 //! result.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use sealstone_client::Client;
 use sealstone_failure::text::{ShownPath as _, hex, human_bytes};
@@ -102,6 +102,23 @@ pub(crate) async fn verify_receipt(
 }
 
 impl ReceiptReport {
+    /// Compares local files with the inputs: the receipt must have the digest of each file.
+    ///
+    /// # Errors
+    /// A file is unreadable, or no input has its digest.
+    pub async fn compare_inputs(&self, paths: &[PathBuf]) -> Outcome {
+        for path in paths {
+            let digest = digest_of_file(path).await?;
+            let is_input = self.found.inputs.iter().any(|input| input.digest == Some(digest));
+            if !is_input {
+                return Err(Failure::operation("the receipt states no input with the bytes of this file")
+                    .at(path.shown())
+                    .hint("the function read other bytes, not all of them, or in another order"));
+            }
+        }
+        Ok(())
+    }
+
     fn engine_name(&self) -> &'static str {
         EngineType::from_code(self.found.engine).map_or("unknown", EngineType::name)
     }

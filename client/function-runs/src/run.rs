@@ -4,7 +4,7 @@
 //! results. Those of a shipped function are reduced to one result for each file and a total.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use sealstone_client::functions::{CallReply, CallSummary, FunctionRun};
@@ -24,6 +24,7 @@ use crate::files::{InputFile, InputFiles};
 use crate::library::at_function;
 use crate::local_run::{run_on_empty, run_on_stored, run_results, run_to_file};
 use crate::observer::{ResultDestination, RunObserver};
+use crate::receipt_folder::ReceiptFolder;
 use crate::reduction::{FileResult, Reduction, can_run_at_client, reason_for_client};
 use crate::report::{FunctionRunReport, PartFailures, failure_of_reply, json_is_full, reply_value};
 use crate::result_sink::ResultSink;
@@ -44,6 +45,8 @@ struct FunctionRunState<'a> {
     sink: ResultSink,
     /// Whether the report has the JSON of jobs and files.
     with_json: bool,
+    /// Receives the receipts of jobs, if the caller requested them.
+    receipts: Option<ReceiptFolder>,
     /// Records of jobs, for a user with a session.
     records: Option<JobRecords>,
     form: TextForm,
@@ -118,6 +121,7 @@ impl<'a> FunctionRunState<'a> {
             files: &found.files,
             sink,
             with_json: plan.with_json,
+            receipts: plan.receipts.as_deref().map(ReceiptFolder::create).transpose()?,
             records,
             form,
             per_file: plan.per_file,
@@ -304,10 +308,14 @@ impl<'a> FunctionRunState<'a> {
         };
         self.record(&reply, &[], false);
         self.show_log(&reply, &log);
+        let receipt = self.keep_receipt(&reply);
         let has_result = !self.sink.is_file() && self.count_json_bytes(reply.result.len());
         let mut value = reply_value(call, &reply, has_result);
         if reply.device.is_empty() {
             value["at_client"] = true.into();
+        }
+        if let Some(path) = receipt {
+            set_bytes(&mut value, "receipt", path.as_os_str().as_encoded_bytes());
         }
         match failure_of_reply(&reply) {
             Some(failure) => self.fail(failure.at(&second.path)),
@@ -325,6 +333,7 @@ impl<'a> FunctionRunState<'a> {
             .map(|file| shown(&file.path).into_owned())
             .collect();
         self.record(&reply, &names, call.timeout_ms == 0);
+        let receipt = self.keep_receipt(&reply);
         let is_reduced = self.reduction.is_some();
         let failure = failure_of_reply(&reply).filter(|_| !(is_reduced && can_run_at_client(&reply)));
         if self.with_json {
@@ -336,6 +345,9 @@ impl<'a> FunctionRunState<'a> {
             }
             if at_client {
                 value["at_client"] = true.into();
+            }
+            if let Some(path) = receipt {
+                set_bytes(&mut value, "receipt", path.as_os_str().as_encoded_bytes());
             }
             self.jobs.push(value);
             if !fits {
@@ -374,6 +386,15 @@ impl<'a> FunctionRunState<'a> {
         if self.write_error.is_none() {
             self.write_error = self.sink.write(self.observer, bytes).err();
         }
+    }
+
+    /// Writes receipt and result of a job that a device ran; returns the path of the receipt.
+    fn keep_receipt(&mut self, reply: &CallReply) -> Option<PathBuf> {
+        let written = self.receipts.as_ref()?.write(reply);
+        written.unwrap_or_else(|failure| {
+            self.fail(failure);
+            None
+        })
     }
 
     /// Records a job that later commands can need: one that runs, or one that failed and has a log.

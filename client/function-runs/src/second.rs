@@ -73,6 +73,7 @@ pub(crate) async fn reduce<M: Metadata, D: Devices>(
     run.arguments = second.arguments.clone();
     run.timeout_ms = call.timeout_ms;
     run.security = call.security;
+    run.input_digests = call.input_digests;
     let bytes = collected.joined();
     match second.place {
         SecondPlace::Device => {

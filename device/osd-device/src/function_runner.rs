@@ -110,6 +110,8 @@ pub struct FunctionCall {
     pub secret_arguments: bool,
     /// Whether output becomes visible only if the function succeeds.
     pub commit_on_success: bool,
+    /// Whether the receipt has digests of all bytes that are read.
+    pub input_digests: bool,
     /// The objects, in the order of the request. The index is the handle.
     pub objects: Vec<Arc<dyn GrantedObject>>,
     /// Creates the object for a result that does not fit into a reply. The function has no handle

@@ -122,6 +122,7 @@ fn request(objects: Vec<FunctionObject>) -> RunRequest {
         engine: Some(EngineType::C),
         secret_arguments: false,
         commit_on_success: false,
+        input_digests: false,
         result_entry: false,
         timeout_ms: 1000,
         api: ApiVersion::CURRENT,

@@ -25,6 +25,7 @@ pub(crate) fn run_request() -> ExecuteRequest {
         engine: Some(EngineType::Wasm),
         secret_arguments: true,
         commit_on_success: false,
+        input_digests: false,
         result_entry: false,
         timeout_ms: 1000,
         api: ApiVersion::CURRENT,

@@ -330,6 +330,7 @@ Examples:
   sealstone run decompress --output a.log /logs/a.log.zst
   sealstone run thumbnail --size 256 --output small /photos
   sealstone run count --async /logs/huge.log; sealstone job ls
+  sealstone run count --receipts receipts /logs/a.log
   sealstone run top-words --reduce merge-words --reduce-arg limit=10 /books
 The function runs on the devices that store the files, in one job for each file and device. A
 name without a slash is looked up in /.functions. Results of shipped functions are reduced to
@@ -366,7 +367,7 @@ pub(crate) struct RunArgs {
     #[arg(long = "reduce-arg", value_name = "K=V", value_parser = parse_pair, requires = "reduce")]
     pub(crate) reduce_arguments: Vec<(String, String)>,
     /// Only start the jobs; `sealstone job` shows them.
-    #[arg(long = "async", id = "is_async", conflicts_with = "timeout")]
+    #[arg(long = "async", id = "is_async", conflicts_with_all = ["timeout", "receipts"])]
     pub(crate) is_async: bool,
     /// Security method of commands; the server may raise it.
     #[arg(long = "security", env = "SEALSTONE_METHOD", default_value = "alldata", value_name = "METHOD")]
@@ -417,6 +418,9 @@ pub(crate) struct CallArgs {
     /// File for the results, or a folder for one output of each file; `-` is standard output.
     #[arg(long, short, default_value = "-", value_name = "FILE")]
     pub(crate) output: OsString,
+    /// Folder for receipt and result of each job; receipts have digests of all bytes read.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) receipts: Option<PathBuf>,
     /// Folder with engine programs, for jobs at the client [default: that of this program].
     #[arg(long, value_name = "DIR", env = "SEALSTONE_OSD_ENGINES")]
     pub(crate) engines: Option<PathBuf>,
@@ -492,6 +496,7 @@ Examples:
 Examples:
   sealstone job verify 3f9a
   sealstone job verify --receipt counts.receipt --result counts.json
+  sealstone job verify --receipt counts.receipt --input access.log
 A receipt states which code ran, with which arguments and objects, and the digest of the result.")]
     Verify {
         /// Id, or the beginning of one.
@@ -503,6 +508,9 @@ A receipt states which code ran, with which arguments and objects, and the diges
         /// Result file to compare with the receipt.
         #[arg(long, value_name = "FILE", requires = "receipt")]
         result: Option<PathBuf>,
+        /// Local copy of an object whose digest the receipt must have; repeat it for more.
+        #[arg(long = "input", value_name = "FILE")]
+        inputs: Vec<PathBuf>,
     },
 }
 

@@ -4,7 +4,7 @@
 //! from the devices.
 
 use std::ffi::OsStr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sealstone_client::Client;
@@ -57,8 +57,9 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &Job) -> O
         Job::Result { job, output: path, receipt } => {
             result(global, output, job, path, receipt.as_deref()).await
         }
-        Job::Verify { job, receipt, result } => {
-            verify(global, output, job.as_deref(), receipt.as_deref(), result.as_deref()).await
+        Job::Verify { job, receipt, result, inputs } => {
+            let files = (result.as_deref(), &inputs[..]);
+            verify(global, output, job.as_deref(), receipt.as_deref(), files).await
         }
     }
 }
@@ -163,7 +164,7 @@ async fn verify(
     output: Output,
     job: Option<&str>,
     receipt: Option<&Path>,
-    result: Option<&Path>,
+    (result, inputs): (Option<&Path>, &[PathBuf]),
 ) -> Outcome {
     let (client, _) = client(global)?;
     let report = match (job, receipt) {
@@ -174,5 +175,6 @@ async fn verify(
         }
         (None, None) => return Err(Failure::usage("neither a job nor a receipt is given")),
     };
+    report.compare_inputs(inputs).await?;
     output.result(&report.json(), || report.text())
 }

@@ -102,6 +102,7 @@ pub(super) fn plan_of(output: Output, function: FilePath, arguments: &CallArgs) 
         to: None,
         update: false,
         commit: false,
+        receipts: arguments.receipts.clone(),
         second: None,
     }
 }

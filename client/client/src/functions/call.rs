@@ -91,6 +91,9 @@ pub struct FunctionRun {
     pub secret_arguments: bool,
     /// Whether writes become visible only if the function succeeds.
     pub commit_on_success: bool,
+    /// Whether receipts of synchronous jobs have digests of all bytes that the devices read. Those
+    /// of asynchronous jobs always have them.
+    pub input_digests: bool,
     /// The API version to use.
     pub api: ApiVersion,
     /// Maximum bytes of the result of one job.
@@ -214,6 +217,7 @@ impl FunctionRun {
             timeout_ms: TIMEOUT_DEFAULT_MS,
             secret_arguments: false,
             commit_on_success: false,
+            input_digests: false,
             api: ApiVersion::FIRST,
             result_max: RESULT_DEFAULT_MAX,
             long_results: true,

@@ -213,6 +213,7 @@ impl<M: Metadata, D: Devices> CallState<M, D> {
                 // The memory of the engine has the key afterwards, so it is not used again either.
                 secret_arguments: self.call.secret_arguments || self.key.is_some(),
                 commit_on_success: self.call.commit_on_success,
+                input_digests: self.call.input_digests,
                 timeout_ms: self.call.timeout_ms,
                 api: self.call.api,
                 digest: Some(self.function.digest),

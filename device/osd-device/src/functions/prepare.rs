@@ -150,6 +150,7 @@ pub(crate) fn prepare(
         arguments: request.arguments,
         secret_arguments: request.secret_arguments,
         commit_on_success: request.commit_on_success,
+        input_digests: request.input_digests,
         objects,
         result_object,
         job: request.job,

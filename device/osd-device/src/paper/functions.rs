@@ -58,6 +58,7 @@ pub(crate) fn run_request(
         engine: None,
         secret_arguments: false,
         commit_on_success: false,
+        input_digests: false,
         result_entry: false,
         job: None,
         timeout_ms: request.timeout_ms,

@@ -247,6 +247,7 @@ fn segment(
                 engine: Some(EngineType::C),
                 secret_arguments: false,
                 commit_on_success: false,
+                input_digests: false,
                 result_entry: false,
                 job: None,
                 timeout_ms: 1000,

@@ -23,6 +23,8 @@ const SECRET: u8 = 0x01;
 const COMMIT: u8 = 0x02;
 /// FLAGS: the last entry is the object for a result that does not fit into a reply.
 const RESULT: u8 = 0x04;
+/// FLAGS: the receipt has digests of all bytes that are read for the function.
+const INPUT_DIGESTS: u8 = 0x08;
 
 /// Offsets in the fixed part.
 mod at {
@@ -58,6 +60,9 @@ pub struct RunRequest {
     pub secret_arguments: bool,
     /// Whether writes become visible only if the function succeeds.
     pub commit_on_success: bool,
+    /// Whether the receipt of a synchronous run has digests of all bytes that are read. The receipt
+    /// of an asynchronous one always has them.
+    pub input_digests: bool,
     /// Longest run in milliseconds, up to [`TIMEOUT_MAX_MS`]; 0 starts an asynchronous job.
     pub timeout_ms: u32,
     /// The API version that the client requests.
@@ -278,8 +283,12 @@ impl RunRequest {
     fn write_header(&self, header: &mut [u8; REQUEST_HEADER_LEN]) -> Option<()> {
         header[at::OPERATION] = RUN;
         header[at::ENGINE] = self.engine.map_or(0, EngineType::code);
-        let flags =
-            [(self.secret_arguments, SECRET), (self.commit_on_success, COMMIT), (self.result_entry, RESULT)];
+        let flags = [
+            (self.secret_arguments, SECRET),
+            (self.commit_on_success, COMMIT),
+            (self.result_entry, RESULT),
+            (self.input_digests, INPUT_DIGESTS),
+        ];
         header[at::FLAGS] = flags.iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum();
         header[at::API..][..ApiVersion::LEN].copy_from_slice(&self.api.bytes());
         header[at::TIMEOUT..][..4].copy_from_slice(&self.timeout_ms.to_be_bytes());
@@ -301,7 +310,7 @@ fn run(header: &[u8], data: &[u8], timeout_ms: u32) -> Result<RunRequest, usize>
         0 => None,
         code => Some(EngineType::from_code(code).ok_or(at::ENGINE)?),
     };
-    let known = SECRET | COMMIT | RESULT;
+    let known = SECRET | COMMIT | RESULT | INPUT_DIGESTS;
     let flags = u8_at(header, at::FLAGS).filter(|flags| flags & !known == 0).ok_or(at::FLAGS)?;
     let method_length = usize::from(u16_at(header, at::METHOD_LENGTH).ok_or(at::METHOD_LENGTH)?);
     if method_length > METHOD_MAX {
@@ -347,6 +356,7 @@ fn run(header: &[u8], data: &[u8], timeout_ms: u32) -> Result<RunRequest, usize>
         engine,
         secret_arguments: flags & SECRET != 0,
         commit_on_success: flags & COMMIT != 0,
+        input_digests: flags & INPUT_DIGESTS != 0,
         result_entry: flags & RESULT != 0,
         timeout_ms,
         api: ApiVersion::from_bytes(array(header, at::API).ok_or(at::API)?),

@@ -33,7 +33,7 @@ fn any_object() -> impl Strategy<Value = FunctionObject> {
 prop_compose! {
     fn any_run()(
         engine in proptest::option::of(any_engine()),
-        flags in any::<(bool, bool, bool)>(),
+        flags in any::<(bool, bool, bool, bool)>(),
         timeout_ms in 0..=TIMEOUT_MAX_MS,
         api in any_api(),
         digest in proptest::option::of(proptest::array::uniform32(1_u8..)),
@@ -42,12 +42,12 @@ prop_compose! {
         mut objects in proptest::collection::vec(any_object(), 0..5),
         job in proptest::option::of(proptest::array::uniform16(1_u8..)),
     ) -> RunRequest {
-        let (secret_arguments, commit_on_success, result_entry) = flags;
+        let (secret_arguments, commit_on_success, result_entry, input_digests) = flags;
         if result_entry {
             objects.push(result_object());
         }
         RunRequest {
-            engine, secret_arguments, commit_on_success, timeout_ms, api, digest, method,
+            engine, secret_arguments, commit_on_success, input_digests, timeout_ms, api, digest, method,
             arguments: Zeroizing::new(arguments), objects, result_entry,
             job: job.filter(|_| timeout_ms == 0).map(JobId),
         }
@@ -97,6 +97,7 @@ fn run() -> RunRequest {
         engine: Some(EngineType::Wasm),
         secret_arguments: true,
         commit_on_success: false,
+        input_digests: false,
         result_entry: false,
         timeout_ms: 5,
         api: ApiVersion::CURRENT,
@@ -176,7 +177,7 @@ fn each_wrong_field_has_its_offset() {
     assert_eq!(with(1, 0), Err(1), "operation");
     assert_eq!(with(1, 7), Err(1), "operation");
     assert_eq!(with(2, 5), Err(2), "engine");
-    assert_eq!(with(3, 8), Err(3), "flags");
+    assert_eq!(with(3, 0x10), Err(3), "flags");
     assert_eq!(with(8, 0xFF), Err(8), "timeout");
     assert_eq!(with(13, 65), Err(12), "length of the method");
     assert_eq!(with(15, 65), Err(14), "number of objects");
