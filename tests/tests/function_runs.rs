@@ -224,6 +224,24 @@ fn run_keeps_verifiable_receipts() {
 }
 
 #[test]
+fn function_of_newer_api_runs_without_range() {
+    let system = System::start(1);
+    run_with_input(system.command(&["put", "-", "/a"]), b"one\n").ok();
+    store_text(
+        &system,
+        "clears",
+        "#include \"osd.h\"\nint64_t osd_main(const osd_call *call) { return osd_clear(0, 0, 2); }\n",
+    );
+    let module = system.path("clears.so");
+    let put = |api| system.run(&["fn", "put", text(&module), "clears", "--engine", "c", "--api", api]).ok();
+    put("1.1");
+    system.run(&["run", "clears", "--update", "/a"]).ok();
+    assert_eq!(system.run(&["cat", "/a"]).ok().stdout, b"\0\0e\n");
+    put("1.9");
+    system.run(&["run", "clears", "--update", "/a"]).fails(1).says(&["API version", "fn engines"]);
+}
+
+#[test]
 fn failing_functions_name_their_exit_reason() {
     let system = System::start(1);
     run_with_input(system.command(&["put", "-", "/a"]), b"one\n").ok();

@@ -451,7 +451,7 @@ impl Invocation<'_> {
             }
             RequestBody::Punch { object, offset, length } => {
                 let object = self.object(object)?;
-                self.granted(object.punch(offset, length))?;
+                self.usage.bytes_written += self.granted(object.punch(offset, length))?;
                 Ok((0, 0))
             }
             RequestBody::Length { object } => {
@@ -483,7 +483,7 @@ impl Invocation<'_> {
             }
             RequestBody::Clear { object, offset, length } => {
                 let object = self.object(object)?;
-                self.granted(object.clear(offset, length))?;
+                self.usage.bytes_written += self.granted(object.clear(offset, length))?;
                 Ok((0, 0))
             }
             RequestBody::RemoveCollection { collection, force } => {

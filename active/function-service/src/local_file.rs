@@ -60,8 +60,9 @@ impl LocalFileObject {
         Ok(done)
     }
 
-    /// Writes zeros up to the end of the file, and extends it by a hole.
-    fn fill_with_zeros(&self, offset: u64, end: u64) -> io::Result<()> {
+    /// Writes zeros up to the end of the file, and extends it by a hole. Returns the number of
+    /// zeros written.
+    fn fill_with_zeros(&self, offset: u64, end: u64) -> io::Result<u64> {
         let size = self.file.metadata()?.len();
         let zeros = vec![0; MOVE_BYTES];
         let mut at = offset;
@@ -70,7 +71,10 @@ impl LocalFileObject {
             self.file.write_all_at(&zeros[..part], at)?;
             at += part as u64;
         }
-        if end > size { self.file.set_len(end) } else { Ok(()) }
+        if end > size {
+            self.file.set_len(end)?;
+        }
+        Ok(at.saturating_sub(offset))
     }
 
     fn move_down(&self, to: u64, from: u64, size: u64) -> io::Result<()> {
@@ -137,7 +141,7 @@ impl GrantedObject for LocalFileObject {
         Ok(offset)
     }
 
-    fn punch(&self, offset: u64, length: u64) -> Result<(), GrantError> {
+    fn punch(&self, offset: u64, length: u64) -> Result<u64, GrantError> {
         self.require(Permissions::WRITE)?;
         let _guard = self.moving.write();
         let size = self.size()?;
@@ -145,14 +149,15 @@ impl GrantedObject for LocalFileObject {
             return Err(GrantError::Invalid);
         }
         let from = offset.saturating_add(length).min(size);
-        self.move_down(offset, from, size).map_err(|error| failed(&error))
+        self.move_down(offset, from, size).map_err(|error| failed(&error))?;
+        Ok(size - from)
     }
 
-    fn clear(&self, offset: u64, length: u64) -> Result<(), GrantError> {
+    fn clear(&self, offset: u64, length: u64) -> Result<u64, GrantError> {
         self.require(Permissions::WRITE)?;
         let end = offset.checked_add(length).ok_or(GrantError::Invalid)?;
         if length == 0 {
-            return Ok(());
+            return Ok(0);
         }
         let _guard = self.moving.write();
         self.fill_with_zeros(offset, end).map_err(|error| failed(&error))
@@ -229,16 +234,16 @@ mod tests {
     #[test]
     fn clear_zeroes_and_extends_local_file() {
         let object = object(&[7; 3 * MOVE_BYTES], Permissions::READ | Permissions::WRITE);
-        object.clear(10, 2 * MOVE_BYTES as u64).unwrap();
+        assert_eq!(object.clear(10, 2 * MOVE_BYTES as u64), Ok(2 * MOVE_BYTES as u64));
         let mut found = vec![9; 3 * MOVE_BYTES];
         assert_eq!(object.read(0, &mut found), Ok(3 * MOVE_BYTES));
         let zeros = 10..2 * MOVE_BYTES + 10;
         assert!(found.iter().enumerate().all(|(at, byte)| *byte == if zeros.contains(&at) { 0 } else { 7 }));
-        object.clear(3 * MOVE_BYTES as u64 - 1, 100).unwrap();
+        assert_eq!(object.clear(3 * MOVE_BYTES as u64 - 1, 100), Ok(1), "the rest is a hole");
         assert_eq!(object.length(), Ok(3 * MOVE_BYTES as u64 + 99));
         assert_eq!(object.read(3 * MOVE_BYTES as u64 - 2, &mut found[..3]), Ok(3));
         assert_eq!(found[..3], [7, 0, 0]);
-        assert_eq!(object.clear(u64::MAX, 0), Ok(()));
+        assert_eq!(object.clear(u64::MAX, 0), Ok(0));
         assert_eq!(object.clear(u64::MAX, 1), Err(GrantError::Invalid));
         assert_eq!(object.clear(1 << 63, 1), Err(GrantError::TooLarge));
         assert_eq!(object.create_collection().err(), Some(GrantError::Invalid));
@@ -249,13 +254,13 @@ mod tests {
     fn punch_moves_rest_of_local_file() {
         let bytes: Vec<u8> = (0..3 * MOVE_BYTES).map(|index| (index / 4096) as u8).collect();
         let object = object(&bytes, Permissions::READ | Permissions::WRITE);
-        object.punch(10, 5000).unwrap();
+        assert_eq!(object.punch(10, 5000), Ok(bytes.len() as u64 - 5010));
         let expected = [&bytes[..10], &bytes[5010..]].concat();
         let mut found = Vec::new();
         (&object.file).read_to_end(&mut found).unwrap();
         // The file was written by position, so it is read from its start.
         assert!(found == expected);
-        object.punch(10, u64::MAX).unwrap();
+        assert_eq!(object.punch(10, u64::MAX), Ok(0));
         assert_eq!(object.length(), Ok(10));
         assert_eq!(object.punch(11, 1), Err(GrantError::Invalid));
     }

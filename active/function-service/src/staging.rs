@@ -326,13 +326,13 @@ impl GrantedObject for StagedObject {
         Ok(offset)
     }
 
-    fn punch(&self, _: u64, _: u64) -> Result<(), GrantError> {
+    fn punch(&self, _: u64, _: u64) -> Result<u64, GrantError> {
         // It would move the bytes after it.
         Err(GrantError::Invalid)
     }
 
     /// The zeros are staged as bytes, so that they count as such.
-    fn clear(&self, offset: u64, length: u64) -> Result<(), GrantError> {
+    fn clear(&self, offset: u64, length: u64) -> Result<u64, GrantError> {
         self.require(Permissions::WRITE)?;
         offset.checked_add(length).ok_or(GrantError::Invalid)?;
         if !self.range().permits(offset, length) {
@@ -342,7 +342,8 @@ impl GrantedObject for StagedObject {
         if length > self.budget.0.load(Ordering::Relaxed) {
             return Err(GrantError::TooLarge);
         }
-        self.write(offset, &vec![0; usize::try_from(length).map_err(|_| GrantError::TooLarge)?])
+        self.write(offset, &vec![0; usize::try_from(length).map_err(|_| GrantError::TooLarge)?])?;
+        Ok(length)
     }
 
     fn length(&self) -> Result<u64, GrantError> {

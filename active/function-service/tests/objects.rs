@@ -132,7 +132,7 @@ impl GrantedObject for GrantedMemory {
         Ok(offset)
     }
 
-    fn punch(&self, offset: u64, length: u64) -> Result<(), GrantError> {
+    fn punch(&self, offset: u64, length: u64) -> Result<u64, GrantError> {
         self.require(Permissions::WRITE)?;
         let (mut bytes, from) = (self.bytes.lock(), usize::try_from(offset).unwrap());
         if from > bytes.len() {
@@ -140,10 +140,10 @@ impl GrantedObject for GrantedMemory {
         }
         let end = bytes.len().min(from.saturating_add(usize::try_from(length).unwrap()));
         bytes.drain(from..end);
-        Ok(())
+        Ok((bytes.len() - from) as u64)
     }
 
-    fn clear(&self, offset: u64, length: u64) -> Result<(), GrantError> {
+    fn clear(&self, offset: u64, length: u64) -> Result<u64, GrantError> {
         self.require(Permissions::WRITE)?;
         if !self.range().permits(offset, length) {
             return Err(GrantError::AccessDenied);
@@ -156,7 +156,7 @@ impl GrantedObject for GrantedMemory {
         let longer = bytes.len().max(start + length);
         bytes.resize(longer, 0);
         bytes[start..start + length].fill(0);
-        Ok(())
+        Ok(length as u64)
     }
 
     fn length(&self) -> Result<u64, GrantError> {

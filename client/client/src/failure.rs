@@ -128,6 +128,9 @@ pub fn function_failure(error: &FunctionError) -> Failure {
         FunctionError::Limit { .. } | FunctionError::ArgumentsTooLong { .. } => {
             failure.hint("docs/reference/limits.md lists all limits")
         }
+        FunctionError::Refused { error: OsdError::FunctionUnsupported, .. } => failure.hint(
+            "`sealstone fn show` has the API versions of the function, `sealstone fn engines` those of devices",
+        ),
         FunctionError::Refused { error: OsdError::FunctionRequestUnknown { .. }, .. } => {
             failure.hint("update the device, or use a client of its version")
         }

@@ -70,11 +70,11 @@ impl<M: Metadata, D: Devices> GrantedObject for StoredFileObject<M, D> {
         Err(GrantError::AccessDenied)
     }
 
-    fn punch(&self, _: u64, _: u64) -> Result<(), GrantError> {
+    fn punch(&self, _: u64, _: u64) -> Result<u64, GrantError> {
         Err(GrantError::AccessDenied)
     }
 
-    fn clear(&self, _: u64, _: u64) -> Result<(), GrantError> {
+    fn clear(&self, _: u64, _: u64) -> Result<u64, GrantError> {
         Err(GrantError::AccessDenied)
     }
 

@@ -242,16 +242,18 @@ pub trait GrantedObject: Any + Send + Sync {
     /// # Errors
     /// [`GrantError`].
     fn append(&self, data: &[u8]) -> Result<u64, GrantError>;
-    /// Removes a range; the bytes after it move down.
+    /// Removes a range; the bytes after it move down. Returns how many bytes moved, which count as
+    /// written.
     ///
     /// # Errors
     /// [`GrantError`].
-    fn punch(&self, offset: u64, length: u64) -> Result<(), GrantError>;
-    /// Writes zeros to a range; the object grows as needed.
+    fn punch(&self, offset: u64, length: u64) -> Result<u64, GrantError>;
+    /// Writes zeros to a range; the object grows as needed. Returns how many zeros count as
+    /// written: none where the range becomes a hole.
     ///
     /// # Errors
     /// [`GrantError`].
-    fn clear(&self, offset: u64, length: u64) -> Result<(), GrantError>;
+    fn clear(&self, offset: u64, length: u64) -> Result<u64, GrantError>;
     /// Returns the length, at most the end of the range.
     ///
     /// # Errors

@@ -421,7 +421,7 @@ fn rights_restrict_each_operation() {
                 (Permissions::READ, object.read(0, &mut [0; 1]).map(drop)),
                 (Permissions::READ, object.length().map(drop)),
                 (Permissions::WRITE, object.write(0, b"w")),
-                (Permissions::WRITE, object.punch(9, 1)),
+                (Permissions::WRITE, object.punch(9, 1).map(drop)),
                 (Permissions::APPEND, object.append(b"9").map(drop)),
                 (Permissions::GET_ATTR, object.attribute(name).map(drop)),
                 (Permissions::SET_ATTR, object.set_attribute(name, b"name")),
@@ -445,7 +445,7 @@ fn operations_have_effects_of_their_commands() {
         let object = &objects[0];
         object.write(8, b"abcd").unwrap();
         assert_eq!((object.append(b"ef"), object.length()), (Ok(12), Ok(14)));
-        object.punch(0, 2).unwrap();
+        assert_eq!(object.punch(0, 2), Ok(12), "bytes that move");
         object.set_attribute(AttributeId::new(1, 9), b"renamed").unwrap();
         assert_eq!(object.attribute(AttributeId::new(1, 9)), Ok(Some(b"renamed".to_vec())));
         assert_eq!(object.attribute(AttributeId::new(1, 0x82)), Ok(Some(12_u64.to_be_bytes().to_vec())));

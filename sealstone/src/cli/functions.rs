@@ -197,7 +197,7 @@ pub(crate) struct FunctionPutArgs {
     /// Engine that runs it [default: by the first bytes, or by the extension so, wasm, jar or py].
     #[arg(long, value_name = "ENGINE")]
     pub(crate) engine: Option<EngineName>,
-    /// API version, or the lowest and highest as 1.0-1.2.
+    /// API version that the function needs, or the lowest and highest as 1.0-1.2; see `fn engines`.
     #[arg(long, default_value = "1.0", value_name = "VERSION", value_parser = parse_api_range)]
     pub(crate) api: (ApiVersion, ApiVersion),
     /// Text file with the manifest: methods and arguments.

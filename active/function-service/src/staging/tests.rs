@@ -85,11 +85,11 @@ impl GrantedObject for MemoryObject {
         Ok(offset)
     }
 
-    fn punch(&self, _: u64, _: u64) -> Result<(), GrantError> {
+    fn punch(&self, _: u64, _: u64) -> Result<u64, GrantError> {
         Err(GrantError::Invalid)
     }
 
-    fn clear(&self, _: u64, _: u64) -> Result<(), GrantError> {
+    fn clear(&self, _: u64, _: u64) -> Result<u64, GrantError> {
         Err(GrantError::Io)
     }
 

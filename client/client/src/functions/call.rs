@@ -19,7 +19,7 @@ use super::job_run::{CallState, OpenData};
 use super::key_file::KeyFile;
 use super::plan::{self, CallFile, CallGrouping, CallPart, PlannedJob};
 use super::result_objects::ResultObjects;
-use super::{CallArguments, FunctionError, JobStartHook};
+use super::{CallArguments, FunctionDescription, FunctionError, JobStartHook};
 use crate::client::file_path;
 use crate::{Client, ClientError, Devices, Metadata, get};
 
@@ -94,7 +94,7 @@ pub struct FunctionRun {
     /// Whether receipts of synchronous jobs have digests of all bytes that the devices read. Those
     /// of asynchronous jobs always have them.
     pub input_digests: bool,
-    /// The API version to use.
+    /// The lowest API version to use. A function that needs a higher one gets that.
     pub api: ApiVersion,
     /// Maximum bytes of the result of one job.
     pub result_max: usize,
@@ -237,6 +237,12 @@ impl FunctionRun {
         self.files.push(CallFile { path: path.as_ref().to_vec(), update: true });
     }
 
+    /// Returns the version to request: a higher one than that of the call if the function needs it.
+    pub(super) fn api_for(&self, description: Option<&FunctionDescription>) -> ApiVersion {
+        let lowest = description.and_then(|description| description.api).map(|(lowest, _)| lowest);
+        lowest.map_or(self.api, |lowest| lowest.max(self.api))
+    }
+
     pub(super) fn check(&self) -> Result<(), FunctionError> {
         let limit = |what, length: usize, max: usize| match length > max {
             true => Err(FunctionError::Limit { what, max: max as u64 }),
@@ -276,13 +282,14 @@ impl FunctionRun {
     ) -> Result<CallSummary, FunctionError> {
         self.check()?;
         let path = file_path(&self.function)?;
-        let call = Arc::new(self.clone());
         let mut function = Arc::new(OpenFunction::open(client, &path, self.security).await?);
         let mut key = match &self.key_file {
             Some(path) => Some(Arc::new(KeyFile::open(client, &file_path(path)?, self.security).await?)),
             None => None,
         };
-        let engine = function.description().await.ok().and_then(|description| description.engine);
+        let description = function.description().await.ok();
+        let engine = description.as_ref().and_then(|description| description.engine);
+        let call = Arc::new(Self { api: self.api_for(description.as_ref()), ..self.clone() });
         let results = Arc::new(Semaphore::new(RESULTS_BYTES_MAX / RESULT_PERMIT_BYTES));
         let reserved = self.result_max.clamp(1, RESULT_RESERVED_MAX) as u64;
         let result_objects = ResultObjects::new(&client.core, &path, self.security, reserved);

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use sealstone_mds_protocol::DeviceId;
-use sealstone_osd::function::OBJECTS_MAX;
+use sealstone_osd::function::{ApiVersion, OBJECTS_MAX};
 use tokio::sync::Semaphore;
 
 use super::call::{
@@ -41,11 +41,12 @@ impl FunctionRun {
         }
         let path = file_path(&self.function)?;
         let function = Arc::new(OpenFunction::open(client, &path, self.security).await?);
+        let api = self.api_for(function.description().await.ok().as_ref());
         let devices: Vec<DeviceId> =
             function.objects.layout.objects().iter().map(|object| object.device).collect();
         let mut outcome = None;
         for device in devices.into_iter().take(OBJECTS_MAX) {
-            let reply = self.run_there(client, &function, device, bytes).await;
+            let reply = self.run_there(client, &function, (device, api), bytes).await;
             let is_busy = match &reply {
                 Ok(reply) => {
                     matches!(reply.outcome, Err(FunctionError::Busy { .. } | FunctionError::NoEngine { .. }))
@@ -66,7 +67,7 @@ impl FunctionRun {
         &self,
         client: &Client<M, D>,
         function: &Arc<OpenFunction<M, D>>,
-        device: DeviceId,
+        (device, api): (DeviceId, ApiVersion),
         bytes: &[u8],
     ) -> Result<CallReply, FunctionError> {
         let size = bytes.len() as u64;
@@ -80,7 +81,7 @@ impl FunctionRun {
             let file = OpenData { number: 0, stat, update: false, header: None, objects };
             let reserved = self.result_max.clamp(1, RESULT_RESERVED_MAX) as u64;
             let result_objects = ResultObjects::new(&client.core, &function.path, self.security, reserved);
-            let call = Self { files: Vec::new(), grouping: CallGrouping::PerFile, ..self.clone() };
+            let call = Self { files: Vec::new(), grouping: CallGrouping::PerFile, api, ..self.clone() };
             let state = CallState {
                 client: client.clone(),
                 function: Arc::clone(function),

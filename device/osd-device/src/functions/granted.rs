@@ -473,22 +473,23 @@ impl GrantedObject for DeviceGrant {
         Ok(stat.length)
     }
 
-    fn punch(&self, offset: u64, length: u64) -> Result<(), GrantError> {
+    fn punch(&self, offset: u64, length: u64) -> Result<u64, GrantError> {
         let id = self.user_object()?;
         // All bytes from the offset on move.
         let needed = BytesNeeded::Range(Range { start: offset, length: u64::MAX - offset });
         let access = self.access(LockScope::Change(id), true, Permissions::WRITE, needed)?;
         self.change(&access, id, DATA_MODIFIED, |device| {
-            data::punch_bytes(device, id, offset, length, 0).map(drop)
+            data::punch_bytes(device, id, offset, length, 0)?;
+            Ok(data::user_object(device, id)?.length.saturating_sub(offset))
         })
     }
 
-    fn clear(&self, offset: u64, length: u64) -> Result<(), GrantError> {
+    fn clear(&self, offset: u64, length: u64) -> Result<u64, GrantError> {
         let id = self.user_object()?;
         let needed = BytesNeeded::Range(Range { start: offset, length });
         let access = self.access(LockScope::Change(id), true, Permissions::WRITE, needed)?;
         self.change(&access, id, DATA_MODIFIED, |device| {
-            data::clear_bytes(device, id, offset, length, 0).map(drop)
+            data::clear_bytes(device, id, offset, length, 0).map(|_| 0)
         })
     }
 

@@ -46,9 +46,9 @@ fn clear_zeroes_a_range_within_quota() {
         entry(user(DATA), ObjectType::User, all_rights().without(Permissions::WRITE)),
     ];
     results(&stage, &objects, |objects| {
-        assert_eq!((objects[0].clear(2, 3), objects[0].clear(9, 3)), (Ok(()), Ok(())));
+        assert_eq!((objects[0].clear(2, 3), objects[0].clear(9, 3)), (Ok(0), Ok(0)));
         assert_eq!(objects[0].length(), Ok(12), "extended");
-        assert_eq!((objects[0].clear(100, 0), objects[0].length()), (Ok(()), Ok(12)), "nothing");
+        assert_eq!((objects[0].clear(100, 0), objects[0].length()), (Ok(0), Ok(12)), "nothing");
         assert_eq!(objects[0].clear(10, 11), Err(TooLarge), "the quota of the length");
         assert_eq!(objects[0].clear(u64::MAX, 1), Err(Invalid));
         assert_eq!(objects[1].clear(0, 1), Err(AccessDenied));
@@ -67,7 +67,7 @@ fn clear_needs_its_range_and_a_valid_capability() {
     tag(&stage, 3);
     let handles = keep_handles(&stage, &[one], &[capability]);
     let handle = &handles[0];
-    assert_eq!((handle.clear(2, 4), handle.clear(1, 2)), (Ok(()), Err(AccessDenied)));
+    assert_eq!((handle.clear(2, 4), handle.clear(1, 2)), (Ok(0), Err(AccessDenied)));
     assert_eq!(handle.clear(5, 2), Err(AccessDenied));
     tag(&stage, 9);
     assert_eq!(handle.clear(2, 4), Err(AccessDenied), "revoked");
