@@ -8,6 +8,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use sealstone_osd::{AttributeId, ObjectId};
+use sealstone_store::{DiskStore, IoMode, ObjectStore as _, StoreOptions, open_store_medium};
 use sealstone_tests::{CommandResult, Daemon, Initiator, Signal, command, get, reserve_address, run, text};
 
 /// A device in its own folder.
@@ -534,4 +536,53 @@ fn a_durable_reservation_survives_sigkill() {
     assert_eq!(owner.command(1, &[0x5F, 3, 0, 0, 0, 0, 0, 0, 24, 0], &reserve, 0).0, 0);
     assert_eq!(other.command(1, &ten(0x28, 0, 0, 1), &[], 512).0, 0);
     device.block(&["rm", "disk"]).ok();
+}
+
+/// A damaged record of one unit stops neither the device nor its other units.
+#[test]
+fn damaged_record_stops_one_unit_of_device() {
+    let mut device = UnitDevice::new();
+    for name in ["broken", "healthy"] {
+        device.block(&["create", name, "--size", "16M"]).ok();
+    }
+    let folder = device.data().join("store");
+    let change_record = |change: &dyn Fn(&mut Vec<u8>)| {
+        let medium = open_store_medium(&folder, IoMode::Auto).expect("the store");
+        let options = StoreOptions { undigested: [0xB10C].into(), ..StoreOptions::default() };
+        let store = DiskStore::open(medium, options).expect("open");
+        let (id, record) = (ObjectId::new(0xB10C, 1), AttributeId { page: 0, number: 1 });
+        let mut bytes = store.attribute(id, record).expect("read").expect("a record");
+        change(&mut bytes);
+        store.set_attribute(id, record, &bytes).expect("stored");
+        store.flush().expect("flushed");
+    };
+    change_record(&|bytes| bytes[2] ^= 0x40);
+    device.start_with(&["--metrics", "127.0.0.1:0"]);
+    assert!(tool("iscsi-readcapacity16", &[&device.url(2)]).contains("16777216"));
+    assert!(tool("iscsi-inq", &[&device.url(0)]).contains("OSD"));
+    let status = device.block(&["status", "broken"]).ok().json();
+    let reason = status["unavailable"].as_str().expect("a reason");
+    assert!(status["available"] == false && reason.contains("record is damaged"), "{status}");
+    let units = device.block(&["list"]).ok().json();
+    assert_eq!((&units["units"][0]["name"], &units["units"][0]["lun"]), (&"broken".into(), &1.into()));
+    assert!(units["units"][0]["unavailable"].is_string() && units["units"][1]["unavailable"].is_null());
+    let (_, page) = get(&device.field("metrics"), "/metrics");
+    assert!(page.contains("sealstone_block_unavailable_units{device=\"judge\"} 1"), "{page}");
+    let log = device.data().join("audit.jsonl");
+    crate::audit::find(&log, "the damaged record", |record| {
+        record["action"] == "INTEGRITY" && record["reason"] == "record_damaged" && record["unit"] == "broken"
+    });
+    device.block(&["create", "other", "--size", "1M", "--lun", "1"]).fails(1).says(&["in use"]);
+    device.block(&["rm", "broken"]).fails(1).says(&["record is damaged", "--force"]);
+    // The restored record is used after the next start, and a damaged unit can be removed.
+    device.end(Signal::Terminate);
+    change_record(&|bytes| bytes[2] ^= 0x40);
+    device.start();
+    assert!(tool("iscsi-readcapacity16", &[&device.url(1)]).contains("16777216"));
+    device.end(Signal::Kill);
+    change_record(&|bytes| bytes.truncate(8));
+    device.start();
+    device.block(&["rm", "lun-1", "--force"]).ok();
+    assert_eq!(device.block(&["list"]).ok().json()["units"].as_array().map(Vec::len), Some(1));
+    device.block(&["create", "broken", "--size", "1M", "--lun", "1"]).ok();
 }

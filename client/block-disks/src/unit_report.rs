@@ -79,7 +79,10 @@ pub fn unit_text(unit: &UnitReport) -> String {
         ("serial", unit.serial.clone()),
         ("URL", unit.url.clone().unwrap_or_else(|| "-".to_owned())),
     ];
-    rows.map(|(name, value)| format!("{name:11}  {value}")).join("\n")
+    let unavailable = unit.unavailable.clone().map(|reason| ("unavailable", reason));
+    let lines: Vec<String> =
+        rows.into_iter().chain(unavailable).map(|(name, value)| format!("{name:11}  {value}")).collect();
+    lines.join("\n")
 }
 
 /// Returns units as a table.
@@ -103,7 +106,11 @@ pub fn units_text(units: &[UnitReport]) -> String {
             if unit.thin { "thin" } else { "thick" },
             cache(unit),
             protection(unit),
-            unit.url.as_deref().unwrap_or("-"),
+            match (&unit.unavailable, &unit.url) {
+                (Some(_), _) => "unavailable, see `block status`",
+                (None, Some(url)) => url,
+                (None, None) => "-",
+            },
         )
     }));
     lines.join("\n")

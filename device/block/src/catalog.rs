@@ -5,8 +5,10 @@
 //! Does not: run units.
 //! Contract: the partition id is below all ids that OSD commands can create, list or address, so
 //! OSD commands cannot reach block units and FORMAT OSD keeps them. A unit is created and removed
-//! as a whole: an object without a record is an unfinished unit, which the next start removes.
-//! Truth: docs/adr/0008-block-units-in-a-reserved-partition.md; docs/standards/block.md.
+//! as a whole: an object without a record is an unfinished unit, which the next start removes. A
+//! damaged record makes its unit unavailable and no other one.
+//! Truth: docs/adr/0008-block-units-in-a-reserved-partition.md,
+//! docs/adr/0092-damaged-records-of-block-units.md; docs/standards/block.md.
 
 use sealstone_block_lazy::{LazyError, LazyVolume};
 use sealstone_block_protection::UnitProtection;
@@ -76,6 +78,14 @@ pub enum CatalogError {
     /// There is no unit of this name.
     #[error("no block unit named {0}")]
     NotFound(String),
+    /// The unit cannot be served.
+    #[error("block unit {name} is unavailable: {reason}")]
+    Unavailable {
+        /// Name of the unit.
+        name: String,
+        /// The damage, and the next step.
+        reason: String,
+    },
     /// Initiators have registered or reserved the unit.
     #[error("{name} is reserved or registered by {initiators} initiators")]
     Reserved {
@@ -150,6 +160,47 @@ pub struct UnitDescription {
     pub created_ms: u64,
 }
 
+/// A unit that cannot be served, because a record of it is damaged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DamagedUnit {
+    /// Logical unit number.
+    pub lun: u16,
+    /// Name of the unit; `lun-N` if it cannot be read.
+    pub name: String,
+    /// The damage, and the next step.
+    pub reason: String,
+}
+
+impl DamagedUnit {
+    /// Returns the unit with a reason that names the next step.
+    pub(crate) fn new(lun: u16, name: String, problem: &str) -> Self {
+        let reason = format!(
+            "{problem}; restore the store from a copy and restart the device, or remove the unit with \
+             its data: sealstone block rm {name} --force"
+        );
+        Self { lun, name, reason }
+    }
+}
+
+/// The units of a store, by their records.
+#[derive(Debug, Default)]
+pub(crate) struct UnitRecords {
+    pub(crate) units: Vec<UnitDescription>,
+    pub(crate) damaged: Vec<DamagedUnit>,
+}
+
+/// Why the record of a unit cannot be used, and its name if it can be read.
+struct RecordProblem {
+    name: Option<String>,
+    problem: String,
+}
+
+impl From<StoreError> for RecordProblem {
+    fn from(error: StoreError) -> Self {
+        Self { name: None, problem: format!("its record cannot be read: {error}") }
+    }
+}
+
 impl UnitDescription {
     /// Returns the serial number as text.
     #[must_use]
@@ -212,39 +263,98 @@ fn check_name(name: &str) -> Result<(), CatalogError> {
 }
 
 /// Returns the units of a store, sorted by LUN. Removes unfinished ones.
-pub(crate) fn load(store: &dyn ObjectStore) -> Result<Vec<UnitDescription>, CatalogError> {
-    let mut units = Vec::new();
-    for (id, _) in store.list(ObjectId::new(BLOCK_PARTITION, 1), UNITS_MAX)? {
-        if id.partition != BLOCK_PARTITION {
-            break;
+///
+/// # Errors
+/// The objects of the units cannot be listed.
+pub(crate) fn load(store: &dyn ObjectStore) -> Result<UnitRecords, CatalogError> {
+    let (mut units, mut problems) = (Vec::<UnitDescription>::new(), Vec::new());
+    for lun in luns(store)? {
+        match load_unit(store, object_of(lun)) {
+            Ok(Some(unit)) if units.iter().any(|known| known.name == unit.name) => {
+                let problem = format!("its record has the name of another unit, {}", unit.name);
+                problems.push((lun, RecordProblem { name: None, problem }));
+            }
+            Ok(Some(unit)) => units.push(unit),
+            Ok(None) => {}
+            Err(problem) => problems.push((lun, problem)),
         }
-        let Some(record) = store.attribute(id, RECORD)? else {
-            tracing::warn!(lun = id.object, "removing a block unit whose creation was interrupted");
-            store.remove(id)?;
-            continue;
-        };
-        let unit = UnitDescription::decode(&record).filter(|unit| unit.object() == id);
-        let unit = unit.ok_or(CatalogError::Damaged(id.object))?;
-        if store.stat(id)?.length != unit.geometry.bytes() {
-            return Err(CatalogError::Damaged(id.object));
-        }
-        units.push(unit);
     }
-    Ok(units)
+    let mut damaged: Vec<DamagedUnit> = Vec::new();
+    for (lun, RecordProblem { name, problem }) in problems {
+        let mut name = name.unwrap_or_else(|| format!("lun-{lun}"));
+        while units.iter().any(|unit| unit.name == name) || damaged.iter().any(|unit| unit.name == name) {
+            name.push_str("-damaged");
+        }
+        damaged.push(DamagedUnit::new(lun, name, &problem));
+    }
+    Ok(UnitRecords { units, damaged })
 }
 
-/// Creates a unit durably. `taken` lists the existing units.
+/// Returns the LUNs of all objects of units, also beyond lost pages of the index.
+fn luns(store: &dyn ObjectStore) -> Result<Vec<u16>, StoreError> {
+    let found = store.list_known(object_of(1), UNITS_MAX)?;
+    let own = found.iter().filter(|(id, _)| id.partition == BLOCK_PARTITION);
+    Ok(own.filter_map(|(id, _)| u16::try_from(id.object).ok()).collect())
+}
+
+/// Returns the unit of an object; `None` if it was unfinished and is removed.
+fn load_unit(store: &dyn ObjectStore, id: ObjectId) -> Result<Option<UnitDescription>, RecordProblem> {
+    let Some(record) = store.attribute(id, RECORD)? else {
+        if !store.known_damage(id).is_empty() {
+            // The record may be what was lost: the blocks must not be removed.
+            return Err(RecordProblem { name: None, problem: "its record is lost".to_owned() });
+        }
+        tracing::warn!(lun = id.object, "removing a block unit whose creation was interrupted");
+        if let Err(error) = store.remove(id) {
+            // A read-only store still serves the other units.
+            tracing::error!(lun = id.object, %error, "cannot remove an unfinished block unit");
+        }
+        return Ok(None);
+    };
+    let Some(unit) = UnitDescription::decode(&record).filter(|unit| unit.object() == id) else {
+        return Err(undecodable(&record));
+    };
+    let found = match store.stat(id) {
+        Ok(stat) => stat.length,
+        Err(error) => return Err(RecordProblem { name: Some(unit.name), ..error.into() }),
+    };
+    let expected = unit.geometry.bytes();
+    if found != expected {
+        let problem = format!("its object has {found} bytes instead of {expected}");
+        return Err(RecordProblem { name: Some(unit.name), problem });
+    }
+    Ok(Some(unit))
+}
+
+/// Returns why a record was not decoded. A name in its place is used if it is valid.
+fn undecodable(record: &[u8]) -> RecordProblem {
+    match record.first() {
+        Some(&version) if version > VERSION => {
+            let problem =
+                format!("its record has version {version}, and this program knows version {VERSION}");
+            RecordProblem { name: None, problem }
+        }
+        _ => {
+            let name = record.get(FIXED..).and_then(|name| std::str::from_utf8(name).ok());
+            let name = name.filter(|name| check_name(name).is_ok()).map(str::to_owned);
+            RecordProblem { name, problem: "its record is damaged".to_owned() }
+        }
+    }
+}
+
+/// Creates a unit durably. `taken` has LUN and name of each existing unit, also of unavailable
+/// ones.
 pub(crate) fn create(
     store: &dyn ObjectStore,
-    taken: &[UnitDescription],
+    taken: &[(u16, String)],
     new: NewUnit,
 ) -> Result<UnitDescription, CatalogError> {
     check_name(&new.name)?;
     let geometry = Geometry::new(new.block, new.bytes)?;
-    if taken.iter().any(|unit| unit.name == new.name) {
+    if taken.iter().any(|(_, name)| *name == new.name) {
         return Err(CatalogError::NameTaken(new.name));
     }
-    let is_taken = |lun: u16| taken.iter().any(|unit| unit.lun == lun);
+    let is_taken = |lun: u16| taken.iter().any(|(used, _)| *used == lun);
     let lun = match new.lun {
         Some(lun) if !(1..=LUN_MAX).contains(&lun) => return Err(CatalogError::Lun(lun)),
         Some(lun) if is_taken(lun) => return Err(CatalogError::LunTaken(lun)),
@@ -303,15 +413,15 @@ fn provision(store: &dyn ObjectStore, id: ObjectId, bytes: u64) -> Result<(), St
 }
 
 /// Removes a unit durably.
-pub(crate) fn remove(store: &dyn ObjectStore, unit: &UnitDescription) -> Result<(), StoreError> {
-    store.remove(unit.object())?;
-    LazyVolume::remove(store, unit.lun)?;
+pub(crate) fn remove(store: &dyn ObjectStore, lun: u16) -> Result<(), StoreError> {
+    store.remove(object_of(lun))?;
+    LazyVolume::remove(store, lun)?;
     store.flush()
 }
 
 /// Returns the bytes of the store that a unit uses.
-pub(crate) fn used_bytes(store: &dyn ObjectStore, unit: &UnitDescription) -> Result<u64, StoreError> {
-    Ok(store.stat(unit.object())?.used_bytes)
+pub(crate) fn used_bytes(store: &dyn ObjectStore, lun: u16) -> Result<u64, StoreError> {
+    Ok(store.stat(object_of(lun))?.used_bytes)
 }
 
 /// Stores registrations that survive a restart. An empty record removes them.

@@ -19,6 +19,8 @@ pub enum IntegrityFailureKind {
     Damaged,
     /// The keys or versions of the unit cannot be opened: the unit is unavailable.
     KeysUnavailable,
+    /// A record of the unit is damaged: the unit is unavailable.
+    RecordDamaged,
 }
 
 impl IntegrityFailureKind {
@@ -30,6 +32,7 @@ impl IntegrityFailureKind {
             Self::WriteRefused => "write_refused",
             Self::Damaged => "damaged",
             Self::KeysUnavailable => "keys_unavailable",
+            Self::RecordDamaged => "record_damaged",
         }
     }
 }

@@ -38,7 +38,9 @@ mod unit;
 mod units;
 mod verification;
 
-pub use catalog::{BLOCK_PARTITION, CatalogError, LUN_MAX, NAME_MAX, NewUnit, UNITS_MAX, UnitDescription};
+pub use catalog::{
+    BLOCK_PARTITION, CatalogError, DamagedUnit, LUN_MAX, NAME_MAX, NewUnit, UNITS_MAX, UnitDescription,
+};
 pub use counters::UnitCounters;
 pub use geometry::{BlockSize, Geometry, SizeError};
 pub use integrity::{IntegrityFailure, IntegrityFailureKind};

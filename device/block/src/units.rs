@@ -2,9 +2,11 @@
 //!
 //! Does: open, create, list and remove units.
 //! Does not: offer them; the daemon attaches them to its target.
-//! Contract: a store has one instance at a time; the store's lock excludes other processes.
+//! Contract: a store has one instance at a time; the store's lock excludes other processes. A unit
+//! with a damaged record is listed apart, and keeps its name and LUN until it is removed.
 
 use std::collections::BTreeMap;
+use std::error::Error as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,8 +15,9 @@ use sealstone_block_lazy::{LazyStatus, LazyVolume, PageSecret};
 use sealstone_store::ObjectStore;
 
 use crate::BlockUnit;
-use crate::catalog::{self, CatalogError, NewUnit, UnitDescription};
+use crate::catalog::{self, CatalogError, DamagedUnit, NewUnit, UnitDescription, UnitRecords};
 use crate::counters::UnitCounters;
+use crate::integrity::{IntegrityFailure, IntegrityFailureKind};
 use crate::options::{StoredSecret, UnitOptions, seals_keys_at_rest};
 
 /// Current state of a unit.
@@ -42,6 +45,8 @@ pub struct BlockUnits {
     target: String,
     options: Mutex<UnitOptions>,
     units: Mutex<BTreeMap<u16, Arc<BlockUnit>>>,
+    /// Units that cannot be served because a record of them is damaged.
+    damaged: Mutex<BTreeMap<u16, DamagedUnit>>,
     /// Serialises creation and removal, which may take long. Readers do not need it.
     changing: Mutex<()>,
 }
@@ -58,35 +63,70 @@ impl BlockUnits {
     /// Opens the units of a store. `target` is the iSCSI name of the target that offers them.
     ///
     /// # Errors
-    /// [`CatalogError::Damaged`] if a record is damaged, [`CatalogError::Store`] if the store
-    /// fails.
+    /// [`CatalogError::Store`] if the units cannot be listed. A unit with a damaged record is in
+    /// [`Self::damaged`].
     pub fn open_with(
         store: Arc<dyn ObjectStore>,
         target: &str,
         options: UnitOptions,
     ) -> Result<Self, CatalogError> {
         let mut units = BTreeMap::new();
-        for description in catalog::load(&*store)? {
-            let lun = description.lun;
-            let unit = BlockUnit::open(Arc::clone(&store), description, target, &options)?;
-            units.insert(lun, Arc::new(unit));
+        let UnitRecords { units: described, mut damaged } = catalog::load(&*store)?;
+        for description in described {
+            let (lun, name) = (description.lun, description.name.clone());
+            match BlockUnit::open(Arc::clone(&store), description, target, &options) {
+                Ok(unit) => drop(units.insert(lun, Arc::new(unit))),
+                Err(error) => damaged.push(DamagedUnit::new(lun, name, &chain(&error))),
+            }
         }
-        let (target, options) = (target.to_owned(), Mutex::new(options));
-        Ok(Self { store, target, options, units: Mutex::new(units), changing: Mutex::default() })
+        for DamagedUnit { lun, name, reason } in &damaged {
+            tracing::error!(unit = name, lun, reason, "the block unit is unavailable");
+            options.losses.record_integrity(&IntegrityFailure {
+                unit: name,
+                lun: *lun,
+                initiator: "",
+                kind: IntegrityFailureKind::RecordDamaged,
+                block: None,
+                count: 1,
+            });
+        }
+        let damaged = damaged.into_iter().map(|unit| (unit.lun, unit)).collect();
+        Ok(Self {
+            store,
+            target: target.to_owned(),
+            options: Mutex::new(options),
+            units: Mutex::new(units),
+            damaged: Mutex::new(damaged),
+            changing: Mutex::default(),
+        })
+    }
+
+    /// Returns the units that cannot be served because a record of them is damaged, with the bytes
+    /// of the store that each uses.
+    #[must_use]
+    pub fn damaged(&self) -> Vec<(DamagedUnit, u64)> {
+        let damaged: Vec<DamagedUnit> = self.damaged.lock().values().cloned().collect();
+        let used = |unit: &DamagedUnit| catalog::used_bytes(&*self.store, unit.lun).unwrap_or(0);
+        damaged.into_iter().map(|unit| (unit.clone(), used(&unit))).collect()
+    }
+
+    fn damaged_named(&self, name: &str) -> Option<DamagedUnit> {
+        self.damaged.lock().values().find(|unit| unit.name == name).cloned()
     }
 
     /// Returns the names of the units of a store whose keys are sealed under the secret of
-    /// [`LazyOptions`](crate::LazyOptions), and so need this one.
+    /// [`LazyOptions`](crate::LazyOptions), and so need this one. Damaged units that may have such
+    /// keys are included.
     ///
     /// # Errors
     /// As [`Self::open_with`].
     pub fn sealed_unit_names(store: &dyn ObjectStore) -> Result<Vec<String>, CatalogError> {
         let mut names = Vec::new();
-        for UnitDescription { lun, name, protection, .. } in catalog::load(store)? {
-            if seals_keys_at_rest(protection) && LazyVolume::has_state(store, lun)? {
-                names.push(name);
-            }
-        }
+        let UnitRecords { units, damaged } = catalog::load(store)?;
+        let has_state = |lun| LazyVolume::has_state(store, lun).unwrap_or(true);
+        let sealed = |unit: &UnitDescription| seals_keys_at_rest(unit.protection) && has_state(unit.lun);
+        names.extend(units.into_iter().filter(sealed).map(|unit| unit.name));
+        names.extend(damaged.into_iter().filter(|unit| has_state(unit.lun)).map(|unit| unit.name));
         Ok(names)
     }
 
@@ -116,8 +156,9 @@ impl BlockUnits {
     /// All variants of [`CatalogError`] except those about removal.
     pub fn create(&self, new: NewUnit) -> Result<Arc<BlockUnit>, CatalogError> {
         let _changing = self.changing.lock();
-        let taken: Vec<UnitDescription> =
-            self.units().iter().map(|unit| unit.description().clone()).collect();
+        let named = |unit: &Arc<BlockUnit>| (unit.description().lun, unit.description().name.clone());
+        let mut taken: Vec<(u16, String)> = self.units().iter().map(named).collect();
+        taken.extend(self.damaged.lock().values().map(|unit| (unit.lun, unit.name.clone())));
         let description = catalog::create(&*self.store, &taken, new)?;
         let lun = description.lun;
         let options = self.options.lock().clone();
@@ -140,7 +181,10 @@ impl BlockUnits {
 
     fn named(&self, name: &str) -> Result<Arc<BlockUnit>, CatalogError> {
         let found = self.units().into_iter().find(|unit| unit.description().name == name);
-        found.ok_or_else(|| CatalogError::NotFound(name.to_owned()))
+        found.ok_or_else(|| match self.damaged_named(name) {
+            Some(DamagedUnit { name, reason, .. }) => CatalogError::Unavailable { name, reason },
+            None => CatalogError::NotFound(name.to_owned()),
+        })
     }
 
     /// Begins the next epoch of a unit's key, and returns its number. It is durable when this
@@ -177,30 +221,38 @@ impl BlockUnits {
     }
 
     /// Removes a unit with all its blocks; with `force`, even if initiators have registered or
-    /// reserved it. Later commands get an error as for an unknown unit.
+    /// reserved it, or if its record is damaged. Returns its LUN. Later commands get an error as
+    /// for an unknown unit.
     ///
     /// # Errors
-    /// [`CatalogError::NotFound`], [`CatalogError::Reserved`], or [`CatalogError::Store`].
-    pub fn remove(&self, name: &str, force: bool) -> Result<UnitDescription, CatalogError> {
+    /// [`CatalogError::NotFound`], [`CatalogError::Reserved`], [`CatalogError::Unavailable`], or
+    /// [`CatalogError::Store`].
+    pub fn remove(&self, name: &str, force: bool) -> Result<u16, CatalogError> {
         let _changing = self.changing.lock();
+        if let Some(DamagedUnit { lun, .. }) = self.damaged_named(name).filter(|_| force) {
+            catalog::remove(&*self.store, lun)?;
+            self.damaged.lock().remove(&lun);
+            return Ok(lun);
+        }
         let unit = self.named(name)?;
         let initiators = unit.reserved_by();
         if initiators > 0 && !force {
             return Err(CatalogError::Reserved { name: name.to_owned(), initiators });
         }
         unit.retire();
-        if let Err(error) = catalog::remove(&*self.store, unit.description()) {
+        if let Err(error) = catalog::remove(&*self.store, unit.description().lun) {
             // If only the flush failed, the object may be removed in memory but not on disk. The
             // store is then poisoned and refuses every command. Otherwise the unit continues to
             // work.
             unit.reinstate();
             return Err(error.into());
         }
-        self.units.lock().remove(&unit.description().lun);
-        Ok(unit.description().clone())
+        let lun = unit.description().lun;
+        self.units.lock().remove(&lun);
+        Ok(lun)
     }
 
-    /// Returns all units with their state.
+    /// Returns all units that can be served, with their state.
     ///
     /// # Errors
     /// [`CatalogError::Store`] if the store fails.
@@ -208,7 +260,7 @@ impl BlockUnits {
         let listed = |unit: &Arc<BlockUnit>| {
             Ok(UnitStatus {
                 description: unit.current_description(),
-                used_bytes: catalog::used_bytes(&*self.store, unit.description())?,
+                used_bytes: catalog::used_bytes(&*self.store, unit.description().lun)?,
                 reserved_by: unit.reserved_by(),
                 write_cache: unit.has_write_cache(),
                 counters: unit.counters(),
@@ -218,6 +270,17 @@ impl BlockUnits {
         };
         self.units().iter().map(listed).collect()
     }
+}
+
+/// Returns an error with its causes.
+fn chain(error: &CatalogError) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        text.push_str(&format!(": {next}"));
+        cause = next.source();
+    }
+    text
 }
 
 impl std::fmt::Debug for BlockUnits {

@@ -1,7 +1,8 @@
 //! INQUIRY, mode pages, supported operation codes, capacity and medium.
 
-use crate::support::{Bench, disk, sense, sixteen, ten, what};
-use sealstone_block::{BlockSize, CatalogError};
+use crate::support::{Bench, TARGET, disk, sense, sixteen, ten, what};
+use sealstone_block::{BLOCK_PARTITION, BlockSize, BlockUnits, CatalogError, NewUnit};
+use sealstone_osd::{AttributeId, ObjectId};
 use sealstone_scsi::lu::{Cost, LogicalUnit as _, NexusId};
 use sealstone_scsi::{FieldPointer, SenseKey, Status, additional};
 
@@ -191,7 +192,7 @@ fn blocking_commands_report_blocking_cost() {
 fn units_are_created_listed_and_removed() {
     let bench = Bench::new(B512);
     let create = |name: &str, lun: Option<u16>, bytes: u64| {
-        let new = sealstone_block::NewUnit { lun, ..disk(name, B512, bytes) };
+        let new = NewUnit { lun, ..disk(name, B512, bytes) };
         bench.units.create(new).map(|unit| unit.description().lun)
     };
     assert!(matches!(create("disk", None, 512), Err(CatalogError::NameTaken(_))));
@@ -219,4 +220,48 @@ fn units_are_created_listed_and_removed() {
     assert_eq!(create("new", None, 1 << 20).expect("created"), 1);
     assert_eq!(bench.units.units()[0].description().name, "new");
     assert_eq!(bench.units.list().expect("listed")[0].reserved_by, 0);
+}
+
+/// A damaged record of one unit leaves the others usable, and keeps its name and LUN.
+#[test]
+fn damaged_record_stops_its_unit_only() {
+    let bench = Bench::new(BlockSize::B512);
+    for name in ["second", "third", "fourth"] {
+        bench.units.create(disk(name, BlockSize::B512, 1 << 20)).expect("created");
+    }
+    let record = AttributeId { page: 0, number: 1 };
+    let of = |lun| ObjectId::new(BLOCK_PARTITION, lun);
+    let change = |lun, number, change: &dyn Fn(&mut Vec<u8>)| {
+        let id = AttributeId { number, ..record };
+        let mut bytes = bench.store.attribute(of(lun), id).expect("read").unwrap_or_default();
+        change(&mut bytes);
+        bench.store.set_attribute(of(lun), id, &bytes).expect("stored");
+    };
+    // An unknown block size, a newer version, and a damaged record of reservations.
+    change(2, 1, &|bytes| bytes[2] = 13);
+    change(3, 1, &|bytes| bytes[0] = 9);
+    change(4, 2, &|bytes| *bytes = vec![0xFF; 7]);
+    let units = BlockUnits::open(std::sync::Arc::clone(&bench.store), TARGET).expect("opens");
+    let served: Vec<_> = units.units().iter().map(|unit| unit.description().name.clone()).collect();
+    assert_eq!(served, ["disk"]);
+    let damaged = units.damaged();
+    let found: Vec<_> = damaged.iter().map(|(unit, _)| (unit.lun, &unit.name[..])).collect();
+    assert_eq!(found, [(2, "second"), (3, "lun-3"), (4, "fourth")]);
+    for ((unit, _), reason) in damaged.iter().zip(["record is damaged", "version 9", "LUN 4 is damaged"]) {
+        assert!(unit.reason.contains(reason) && unit.reason.contains("--force"), "{unit:?}");
+    }
+    let create = |name: &str, lun| units.create(NewUnit { lun, ..disk(name, BlockSize::B512, 1 << 20) });
+    assert!(matches!(create("second", None), Err(CatalogError::NameTaken(_))));
+    assert!(matches!(create("new", Some(3)), Err(CatalogError::LunTaken(3))));
+    assert_eq!(create("new", None).expect("created").description().lun, 5);
+    for refused in [units.remove("second", false).err(), units.set_write_through("second", true).err()] {
+        assert!(matches!(refused, Some(CatalogError::Unavailable { .. })), "{refused:?}");
+    }
+    assert_eq!(units.remove("second", true).expect("removed"), 2);
+    assert!(matches!(units.remove("second", true), Err(CatalogError::NotFound(_))));
+    assert_eq!(create("second", None).expect("created").description().lun, 2);
+    // A record that is restored is used after the next start.
+    change(3, 1, &|bytes| bytes[0] = 1);
+    let again = BlockUnits::open(std::sync::Arc::clone(&bench.store), TARGET).expect("opens");
+    assert_eq!((again.units().len(), again.damaged().len()), (4, 1));
 }

@@ -11,8 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sealstone_block::{
-    BLOCK_PARTITION, BlockSize, BlockUnit, BlockUnits, CatalogError, LazyOptions, LazyStatus, NewUnit,
-    PageSecret, StoredSecret, UnitDescription, UnitOptions, UnitProtection, UnitStatus, seals_keys_at_rest,
+    BLOCK_PARTITION, BlockSize, BlockUnit, BlockUnits, CatalogError, DamagedUnit, LazyOptions, LazyStatus,
+    NewUnit, PageSecret, StoredSecret, UnitDescription, UnitOptions, UnitProtection, UnitStatus,
+    seals_keys_at_rest,
 };
 use sealstone_block_e2e::{BLOCK_LEN, DiskHeader};
 use sealstone_block_protection::{ProtectedBlock, ProtectionProfile, ProtectionSettings};
@@ -87,6 +88,10 @@ pub struct UnitReport {
     pub target: String,
     /// URL for initiators; `None` if the device is stopped.
     pub url: Option<String>,
+    /// Why the unit cannot be used, and the next step. If its record is damaged, size, kind and
+    /// serial number are unknown: 0, false or empty.
+    #[serde(default)]
+    pub unavailable: Option<String>,
 }
 
 /// Prefix of every target name (RFC 7143 §4.2.7.1).
@@ -94,6 +99,34 @@ pub(crate) const TARGET_PREFIX: &str = "iqn.2026-11.org.sealstone:osd.";
 
 /// Name of the protection of a unit with an end-to-end protected disk.
 pub const END_TO_END: &str = "e2e";
+
+impl UnitReport {
+    /// Returns the report of a unit with a damaged record.
+    fn damaged(unit: DamagedUnit, used: u64, target: &str) -> Self {
+        Self {
+            name: unit.name,
+            lun: unit.lun,
+            size: 0,
+            block_size: 0,
+            thin: false,
+            removable: false,
+            write_through: false,
+            write_cache: false,
+            protect: UNKNOWN_PROTECTION.to_owned(),
+            profile: None,
+            serial: String::new(),
+            created_ms: 0,
+            used,
+            reserved_by: 0,
+            target: target.to_owned(),
+            url: None,
+            unavailable: Some(unit.reason),
+        }
+    }
+}
+
+/// Name of the protection of a unit whose record is damaged.
+const UNKNOWN_PROTECTION: &str = "unknown";
 
 /// A removed unit.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -116,7 +149,7 @@ pub struct RotatedUnit {
 }
 
 /// State of the protection of a unit, as `--json` prints it.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct ProtectionReport {
     /// Name of the unit.
     pub name: String,
@@ -442,7 +475,16 @@ impl Blocks {
     pub(crate) fn status(&self, name: &str) -> Outcome<ProtectionReport> {
         let all = self.units.list().map_err(failure)?;
         let found = all.into_iter().find(|unit| unit.description.name == name);
-        let unit = found.ok_or_else(|| failure(CatalogError::NotFound(name.to_owned())))?;
+        let Some(unit) = found else {
+            let damaged = self.units.damaged().into_iter().find(|(unit, _)| unit.name == name);
+            let (unit, _) = damaged.ok_or_else(|| failure(CatalogError::NotFound(name.to_owned())))?;
+            return Ok(ProtectionReport {
+                name: unit.name,
+                protect: UNKNOWN_PROTECTION.to_owned(),
+                unavailable: Some(unit.reason),
+                ..ProtectionReport::default()
+            });
+        };
         let protection = unit.description.protection;
         let is_keyed = protection.stores_block_keys();
         let state = unit.lazy.unwrap_or_default();
@@ -494,12 +536,12 @@ impl Blocks {
     pub(crate) fn remove(&self, name: &str, force: bool) -> Outcome<RemovedUnit> {
         let unit = self.units.units().into_iter().find(|unit| unit.description().name == name);
         let disk = unit.and_then(|unit| disk_header(&unit));
-        let removed = self.units.remove(name, force).map_err(failure)?;
+        let lun = self.units.remove(name, force).map_err(failure)?;
         if let Some(export) = &self.export {
-            export.target.detach(u64::from(removed.lun));
+            export.target.detach(u64::from(lun));
         }
-        tracing::info!(unit = removed.name, lun = removed.lun, "block unit removed");
-        Ok(RemovedUnit { removed: removed.name, lun: removed.lun, disk: disk.map(|disk| disk.unit.0) })
+        tracing::info!(unit = name, lun, "block unit removed");
+        Ok(RemovedUnit { removed: name.to_owned(), lun, disk: disk.map(|disk| disk.unit.0) })
     }
 
     /// Returns the name of the protection of a unit: `e2e` if it has the header of such a disk.
@@ -515,7 +557,7 @@ impl Blocks {
         }
     }
 
-    /// Returns all units.
+    /// Returns all units, also unavailable ones.
     pub(crate) fn list(&self) -> Outcome<Vec<UnitReport>> {
         let report = |listed: UnitStatus| {
             let unit = &listed.description;
@@ -539,9 +581,14 @@ impl Blocks {
                 reserved_by: listed.reserved_by as u64,
                 target: self.target_name.clone(),
                 url: self.export.as_ref().map(|export| format!("{}/{}", export.url, unit.lun)),
+                unavailable: listed.unavailable.clone(),
             }
         };
-        Ok(self.units.list().map_err(failure)?.into_iter().map(report).collect())
+        let mut all: Vec<UnitReport> = self.units.list().map_err(failure)?.into_iter().map(report).collect();
+        let damaged = self.units.damaged().into_iter();
+        all.extend(damaged.map(|(unit, used)| UnitReport::damaged(unit, used, &self.target_name)));
+        all.sort_by_key(|unit| unit.lun);
+        Ok(all)
     }
 
     /// Adds the metrics of every unit.
@@ -577,6 +624,12 @@ impl Blocks {
             "Writes that were verified at once and not authentic.",
             &|unit| unit.counters().refused_writes,
         );
+        let unusable = units.iter().filter(|unit| unit.unavailable_reason().is_some()).count();
+        let unavailable = (unusable + self.units.damaged().len()) as u64;
+        let labels = [("device", device)];
+        let help = "Block units with a damaged record, or with keys that cannot be used.";
+        let name = "sealstone_block_unavailable_units";
+        page.family(MetricKind::Gauge, name, help, [(&labels[..], unavailable)]);
         let keyed: Vec<(&Arc<BlockUnit>, LazyStatus)> =
             units.iter().filter_map(|unit| Some((unit, unit.lazy_status()?))).collect();
         if keyed.is_empty() {
@@ -672,6 +725,7 @@ fn failure(error: CatalogError) -> Failure {
             failure.hint("the device must run, and the unit must have been created with --protect lazy")
         }
         CatalogError::Reserved { .. } => failure.hint("--force removes it anyway"),
+        // The reason has the next step.
         CatalogError::NoSpace { .. } => failure.hint("omit --thick to allocate space on write"),
         _ => failure,
     }
