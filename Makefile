@@ -26,18 +26,11 @@ dist: setup ## Build the optimised binary, target/dist/sealstone, and its debug 
 
 engines: build ## Build the engines of functions beside target/release/sealstone, and the shipped functions
 	@. scripts/env
-	cargo build --release -p sealstone-engine-c -p sealstone-engine-java -p sealstone-engine-python
-	scripts/engine-java build
-	cargo build --profile function -p sealstone-function-modules -p sealstone-function-formats --examples
-	scripts/engine-wasm build
-	bin=$${CARGO_TARGET_DIR:-target}
-	mkdir -p $$bin/release/functions
-	modules=$$(find $$bin/function/examples $$bin/wasm32-unknown-unknown/function/examples -maxdepth 1 \
-		'(' -name '*.so' -o -name '*.wasm' ')' ! -name '*-*' 2>/dev/null || true)
-	cp $$modules $$bin/release/functions/
+	scripts/engines release
 
-packages: engines ## Build Debian packages of the program and of the engines in target/packages
+packages: dist ## Build Debian packages of the optimised program and of the engines in target/packages
 	@. scripts/env
+	scripts/engines dist
 	scripts/package
 
 demo: setup ## Store real files on three devices, attack them, run functions there: the product in a minute
@@ -116,11 +109,9 @@ bench: dist ## All figures and aims, as tables, as JSON and as plots in target/b
 	@. scripts/env
 	cargo build --profile dist -p sealstone-bench -p sealstone-engine-c -p sealstone-engine-java -p sealstone-engine-python
 	scripts/engine-java build
-	scripts/engine-wasm build
+	scripts/engine-wasm build dist
 	cargo build --profile dist -p sealstone-store -p sealstone-embed --examples
 	bin=$${CARGO_TARGET_DIR:-target}/dist
-	wasm=$$bin/../release/sealstone-engine-wasm
-	[ ! -e "$$wasm" ] || cp "$$wasm" $$bin/
 	mkdir -p $(BENCH_FOLDER)/scratch
 	trap 'rm -rf $(BENCH_FOLDER)/scratch' EXIT
 	echo "== methods, sizes, depths" && $$bin/sealstone-bench run --runs $(BENCH_RUNS) --json $(BENCH_FOLDER)/figures.json
