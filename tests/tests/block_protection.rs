@@ -448,6 +448,30 @@ impl ProtectedDevice {
     }
 }
 
+impl ProtectedDevice {
+    /// Replaces the secret of the running device, and waits until its unit is available, or until
+    /// keys cannot be opened with it.
+    fn check_restored(&mut self, level: &str, secret: &[u8], opens: bool) {
+        let (file, new) = (self.device.data().join("block-keys.secret"), self.device.data().join("new"));
+        fs::write(&new, secret).expect("written");
+        fs::set_permissions(&new, Permissions::from_mode(0o600)).expect("narrowed");
+        fs::rename(&new, &file).expect("moved");
+        let begin = Instant::now();
+        loop {
+            let status = self.device.block(&["status", "disk"]).ok().json();
+            let reason = status["unavailable"].as_str().unwrap_or_default();
+            let is_available = status["available"] == true;
+            assert!(opens || !is_available, "{level}: {status}");
+            let is_tried = if opens { is_available } else { reason.contains("cannot be opened") };
+            if is_tried {
+                return;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(60), "{level}: {status}");
+            thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
 /// Only units that need the secret stop without it, and no new one replaces it: a new secret could
 /// open nothing, and would make later blocks depend on another one.
 #[test]
@@ -480,9 +504,17 @@ fn lost_secret_stops_only_units_that_need_it() {
             assert_eq!(fs::read(&secret).ok().as_deref(), broken, "no new secret");
             bench.device.end(Signal::Kill);
         }
-        fs::rename(&copy, &secret).expect("moved");
+        // The secret of another device opens no such unit, and the right one needs no restart.
         bench.start(&[]);
+        if level == "lazy" {
+            bench.check_restored(level, &[0x5A; 32], false);
+        }
+        bench.check_restored(level, &fs::read(&copy).expect("the copy"), true);
         assert_eq!(bench.exchange("disk", None), block(OLD));
+        assert_eq!(bench.exchange("disk", Some(&block(NEW))), block(NEW));
+        bench.device.end(Signal::Kill);
+        bench.start(&[]);
+        assert_eq!(bench.exchange("disk", None), block(NEW));
         bench.device.end(Signal::Terminate);
         // Without a copy of the secret only the unit is lost. The next one needs no restart.
         fs::remove_file(&secret).expect("removed");

@@ -7,8 +7,8 @@
 //! Truth: docs/design/block-lazy.md; docs/standards/block-protection.md.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
@@ -42,8 +42,16 @@ pub(crate) enum UnitBlocks {
     Lazy(Box<LazyBlocks>),
     /// Blocks with keys that this process does not serve.
     NotServed,
-    /// Blocks with keys that cannot be used, with the reason and the next step.
-    Unavailable(String),
+    /// Blocks with keys that could not be used when the unit was opened.
+    Unavailable(Box<UnavailableBlocks>),
+}
+
+/// Blocks with keys that could not be used when their unit was opened.
+pub(crate) struct UnavailableBlocks {
+    /// Reason of the last attempt, and the next step.
+    reason: Mutex<String>,
+    /// The blocks, if a later attempt opened them.
+    reopened: OnceLock<Box<LazyBlocks>>,
 }
 
 /// Blocks with keys of their writers.
@@ -80,7 +88,10 @@ impl UnitBlocks {
                 block,
                 count: 1,
             });
-            Self::Unavailable(reason)
+            Self::Unavailable(Box::new(UnavailableBlocks {
+                reason: Mutex::new(reason),
+                reopened: OnceLock::new(),
+            }))
         };
         let secret = match &options.secret {
             _ if !seals_keys_at_rest(protection) => None,
@@ -120,7 +131,7 @@ impl UnitBlocks {
             }
             Err(error) => {
                 let step = match seals_keys_at_rest(protection) {
-                    true => "restore block-keys.secret and the store, then restart the device",
+                    true => "restore block-keys.secret, or restore the store and restart the device",
                     false => "restore the store, then restart the device",
                 };
                 unavailable(format!("its keys or versions cannot be opened: {error}; {step}"), error.block())
@@ -130,7 +141,29 @@ impl UnitBlocks {
 
     /// Whether versions of an earlier run wait for their verification.
     pub(crate) fn has_unverified(&self) -> bool {
-        matches!(self, Self::Lazy(lazy) if lazy.status().unverified > 0)
+        self.lazy().is_ok_and(|lazy| lazy.is_some_and(|lazy| lazy.status().unverified > 0))
+    }
+
+    /// Opens unavailable blocks again, for instance with a restored secret. Returns whether they
+    /// became available.
+    pub(crate) fn reopen(
+        &self,
+        store: &Arc<dyn ObjectStore>,
+        unit: &UnitDescription,
+        options: &UnitOptions,
+    ) -> bool {
+        let Self::Unavailable(blocks) = self else { return false };
+        if blocks.reopened.get().is_some() {
+            return false;
+        }
+        match Self::open(store, unit, options) {
+            Self::Lazy(lazy) => blocks.reopened.set(lazy).is_ok(),
+            Self::Unavailable(again) => {
+                *blocks.reason.lock() = again.reason.into_inner();
+                false
+            }
+            Self::Plain | Self::NotServed => false,
+        }
     }
 
     /// Returns the blocks with keys; `None` if blocks have none.
@@ -138,15 +171,21 @@ impl UnitBlocks {
         match self {
             Self::Plain => Ok(None),
             Self::Lazy(lazy) => Ok(Some(lazy)),
-            Self::NotServed | Self::Unavailable(_) => Err(BlockFailure::KeysUnavailable),
+            Self::NotServed => Err(BlockFailure::KeysUnavailable),
+            Self::Unavailable(blocks) => match blocks.reopened.get() {
+                Some(lazy) => Ok(Some(lazy)),
+                None => Err(BlockFailure::KeysUnavailable),
+            },
         }
     }
 
     /// Returns why blocks with keys cannot be used; `None` if they can, or are not served.
-    pub(crate) fn unavailable_reason(&self) -> Option<&str> {
+    pub(crate) fn unavailable_reason(&self) -> Option<String> {
         match self {
-            Self::Unavailable(reason) => Some(reason),
-            Self::Plain | Self::Lazy(_) | Self::NotServed => None,
+            Self::Unavailable(blocks) if blocks.reopened.get().is_none() => {
+                Some(blocks.reason.lock().clone())
+            }
+            Self::Plain | Self::Lazy(_) | Self::NotServed | Self::Unavailable(_) => None,
         }
     }
 }

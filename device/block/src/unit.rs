@@ -273,8 +273,18 @@ impl BlockUnit {
     /// Returns why the keys of the blocks cannot be used, and the next step; `None` if they can, or
     /// if the unit is not served.
     #[must_use]
-    pub fn unavailable_reason(&self) -> Option<&str> {
+    pub fn unavailable_reason(&self) -> Option<String> {
         self.blocks.unavailable_reason()
+    }
+
+    /// Opens blocks again whose keys could not be used. Returns whether the unit became available.
+    pub(crate) fn reopen_keys(&self, options: &UnitOptions) -> bool {
+        let is_reopened = self.blocks.reopen(&self.store, &self.description, options);
+        if is_reopened {
+            // As at an opening: the first flush must not skip versions of an earlier run.
+            self.written.fetch_add(u64::from(self.blocks.has_unverified()), Ordering::AcqRel);
+        }
+        is_reopened
     }
 
     /// Refuses commands that need plain blocks.

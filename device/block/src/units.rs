@@ -144,6 +144,27 @@ impl BlockUnits {
         }
     }
 
+    /// Whether a unit is unavailable because its sealed keys cannot be used.
+    #[must_use]
+    pub fn needs_secret(&self) -> bool {
+        let needs = |unit: &Arc<BlockUnit>| {
+            seals_keys_at_rest(unit.description().protection) && unit.unavailable_reason().is_some()
+        };
+        self.units.lock().values().any(needs)
+    }
+
+    /// Uses a restored secret: opens the units that were unavailable without it. Returns the names
+    /// of those that are available now.
+    #[must_use]
+    pub fn restore_secret(&self, secret: PageSecret) -> Vec<String> {
+        let _changing = self.changing.lock();
+        self.set_secret(secret);
+        let options = self.options.lock().clone();
+        let units = self.units();
+        let reopened = units.iter().filter(|unit| unit.reopen_keys(&options));
+        reopened.map(|unit| unit.description().name.clone()).collect()
+    }
+
     /// Returns the units, sorted by LUN.
     #[must_use]
     pub fn units(&self) -> Vec<Arc<BlockUnit>> {
@@ -265,7 +286,7 @@ impl BlockUnits {
                 write_cache: unit.has_write_cache(),
                 counters: unit.counters(),
                 lazy: unit.lazy_status(),
-                unavailable: unit.unavailable_reason().map(str::to_owned),
+                unavailable: unit.unavailable_reason(),
             })
         };
         self.units().iter().map(listed).collect()

@@ -4,29 +4,30 @@
 //! them. They are exported only on loopback, on a target that restricts initiators (CHAP or a
 //! list), or with `--insecure-block`.
 
-use std::io::ErrorKind::NotFound;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use sealstone_block::{
-    BLOCK_PARTITION, BlockSize, BlockUnit, BlockUnits, CatalogError, DamagedUnit, LazyOptions, LazyStatus,
-    NewUnit, PageSecret, StoredSecret, UnitDescription, UnitOptions, UnitProtection, UnitStatus,
-    seals_keys_at_rest,
+    BLOCK_PARTITION, BlockSize, BlockUnit, BlockUnits, CatalogError, DamagedUnit, LazyStatus, NewUnit,
+    UnitDescription, UnitOptions, UnitProtection, UnitStatus, seals_keys_at_rest,
 };
 use sealstone_block_e2e::{BLOCK_LEN, DiskHeader};
 use sealstone_block_protection::{ProtectedBlock, ProtectionProfile, ProtectionSettings};
 use sealstone_daemon::machine::{now_ms, random};
 use sealstone_daemon::metrics::{MetricKind, Page};
-use sealstone_failure::text::ShownPath as _;
-use sealstone_failure::{Failure, FailureKind, Outcome, chain, secret_file};
-use sealstone_initiator::{Environment as _, SystemEnvironment};
+use sealstone_failure::{Failure, FailureKind, Outcome, chain};
 use sealstone_iscsi::target_side::{AccessRule, AccessRules};
 use sealstone_iscsi_target::{Counter, IscsiTarget};
 use sealstone_scsi::lu::LogicalUnit;
 use sealstone_store::{ObjectStore, StoreOptions};
 use serde::{Deserialize, Serialize};
+
+use crate::block_secret::{
+    SecretState, lazy_options, load_secret, read_secret, secret_failure_text, secret_state,
+};
 
 /// Parameters of a new unit, as the command line sends them.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -239,65 +240,14 @@ pub(crate) fn unit_options() -> UnitOptions {
     UnitOptions { boot_id, ..UnitOptions::default() }
 }
 
-/// File with the secret under which keys of blocks are sealed at rest.
-const PAGE_SECRET: &str = "block-keys.secret";
-
-/// Returns the secret of this device and random bytes, for units with keys of blocks. Without the
-/// secret only the units that need it are unavailable.
-fn lazy_options(folder: &Path, store: &dyn ObjectStore) -> LazyOptions {
-    let secret = match load_secret(folder, store) {
-        Ok(secret) => StoredSecret::Present(secret),
-        Err(failure) => {
-            let reason = secret_failure_text(&failure);
-            tracing::error!(reason, "units that store sealed keys are unavailable");
-            StoredSecret::Missing(reason.into())
-        }
-    };
-    LazyOptions { secret, random: Arc::new(|into: &mut [u8]| SystemEnvironment.fill_random(into)) }
-}
-
-/// Returns a failure of [`load_secret`] in one line, with the next step.
-fn secret_failure_text(failure: &Failure) -> String {
-    let step = failure.next_step.as_ref().map(|step| format!("; {step}")).unwrap_or_default();
-    format!("{}{step}", failure.message)
-}
-
-/// Reads the secret of block keys. Creates it unless a unit needs the one before, which a new one
-/// could not replace. An existing file is never replaced.
-fn load_secret(folder: &Path, store: &dyn ObjectStore) -> Outcome<PageSecret> {
-    let path = folder.join(PAGE_SECRET);
-    // A symbolic link to a missing file is not replaced either.
-    let is_missing = std::fs::symlink_metadata(&path).is_err_and(|error| error.kind() == NotFound);
-    if is_missing {
-        let sealed = BlockUnits::sealed_unit_names(store).map_err(failure)?;
-        if !sealed.is_empty() {
-            let units = sealed.join(", ");
-            return Err(Failure::operation(format!(
-                "the secret of block keys is missing; without it these units cannot be read: {units}"
-            ))
-            .at(path.shown())
-            .hint(
-                "restore the file from a copy and restart the device; if there is none, the units are lost: \
-                 sealstone block rm",
-            ));
-        }
-        secret_file::write(&path, &random::<32>())?;
-    }
-    let bytes = secret_file::read_bytes(&path)?;
-    let secret = bytes.as_slice().try_into().map_err(|_| {
-        Failure::operation("the secret of block keys does not have 32 bytes")
-            .at(path.shown())
-            .hint("restore the file from a copy and restart the device")
-    })?;
-    Ok(PageSecret::new(secret))
-}
-
 /// The block units of a store that this process has open.
 pub(crate) struct Blocks {
     units: BlockUnits,
     store: Arc<dyn ObjectStore>,
     /// Folder of the secret of block keys; `None` if the device is stopped.
     folder: Option<PathBuf>,
+    /// State of the file with the secret when it was read the last time.
+    secret_seen: Mutex<Option<SecretState>>,
     target_name: String,
     /// The target that exports them; `None` if the device is stopped or must not export them.
     export: Option<BlockExport>,
@@ -361,7 +311,9 @@ impl Blocks {
         options: UnitOptions,
     ) -> Outcome<Self> {
         let units = BlockUnits::open_with(Arc::clone(&store), target_name, options).map_err(failure)?;
-        Ok(Self { units, store, folder: None, target_name: target_name.to_owned(), export: None })
+        let (folder, export) = (None, None);
+        let secret_seen = Mutex::default();
+        Ok(Self { units, store, folder, secret_seen, target_name: target_name.to_owned(), export })
     }
 
     /// Opens the units of a store for a device that serves them, with the secret of its folder.
@@ -371,9 +323,38 @@ impl Blocks {
         options: UnitOptions,
         folder: PathBuf,
     ) -> Outcome<Self> {
+        // Before it is read: a change meanwhile is noticed later.
+        let secret_seen = Mutex::new(secret_state(&folder));
         let lazy = Some(lazy_options(&folder, &*store));
         let blocks = Self::open(store, target_name, UnitOptions { lazy, ..options })?;
-        Ok(Self { folder: Some(folder), ..blocks })
+        Ok(Self { folder: Some(folder), secret_seen, ..blocks })
+    }
+
+    /// Whether a unit needs the secret, and its file has changed since it was read. The caller then
+    /// calls [`Self::restore_secret`] on a thread of its own, because opening units can take long.
+    pub(crate) fn has_restored_secret(&self) -> bool {
+        let Some(folder) = self.folder.as_ref().filter(|_| self.units.needs_secret()) else { return false };
+        let state = secret_state(folder);
+        let mut seen = self.secret_seen.lock();
+        let is_changed = *seen != state;
+        *seen = state;
+        is_changed && state.is_some()
+    }
+
+    /// Reads a restored secret, and opens the units that were unavailable without it.
+    pub(crate) fn restore_secret(&self) {
+        let Some(folder) = &self.folder else { return };
+        match read_secret(folder) {
+            Ok(secret) => {
+                for unit in self.units.restore_secret(secret) {
+                    tracing::info!(unit, "the block unit is available again");
+                }
+            }
+            Err(failure) => {
+                let reason = secret_failure_text(&failure);
+                tracing::error!(reason, "the restored secret of block keys cannot be used");
+            }
+        }
     }
 
     /// Loads or creates the secret for a new unit, if it was missing when the device started.

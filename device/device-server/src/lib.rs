@@ -8,6 +8,7 @@
 //! Truth: docs/design/architecture.md; docs/reference/files.md (data folder).
 
 mod audit;
+mod block_secret;
 mod blocks;
 mod config;
 mod control;

@@ -92,6 +92,13 @@ impl UpkeepThread {
             let mut is_failing = false;
             loop {
                 blocks.tick(began.elapsed());
+                if blocks.has_restored_secret() {
+                    let restoring = Arc::clone(&blocks);
+                    let name = "block-keys".to_owned();
+                    if let Err(error) = Builder::new().name(name).spawn(move || restoring.restore_secret()) {
+                        tracing::error!(%error, "cannot start a thread; a restored secret is not loaded");
+                    }
+                }
                 match unit.upkeep() {
                     Ok(()) => is_failing = false,
                     Err(error) if !is_failing => {
