@@ -9,9 +9,10 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use sealstone_client::nodes::{Nodes, NodesOptions};
 use sealstone_client::tls::Fingerprint;
-use sealstone_client::{Client, ClientError, GetOptions, Proofs, PutOptions, ServiceKey};
-use sealstone_embed::Failure;
+use sealstone_client::{Client, ClientError, FileKind, GetOptions, Proofs, PutOptions, ServiceKey};
+use sealstone_mds_protocol::{ErrorCode, Failure};
 use sealstone_metadata_server::ClusterFile;
+use tokio::io::AsyncWriteExt as _;
 use zeroize::Zeroizing;
 
 use crate::errors;
@@ -21,6 +22,7 @@ use crate::operation::NativeOperation;
 use crate::paths;
 use crate::results::{BytesResult, entry_tuple, stat_tuple};
 use crate::runtime::{OwnerProcess, login_limits, runtime};
+use crate::upload::{self, NativeUpload};
 
 /// A connected client.
 #[pyclass(frozen, module = "sealstone._native")]
@@ -154,6 +156,45 @@ impl NativeClient {
         self.operation(from, async move { client.rename(source, target, replace).await }, |()| ())
     }
 
+    /// Copies a file; returns the attributes of the copy.
+    fn copy(&self, from: &[u8], to: &[u8], replace: bool) -> PyResult<NativeOperation> {
+        let (client, source, target) = (self.client.clone(), from.to_vec(), to.to_vec());
+        let work = async move { upload::copy(&client, &source, &target, replace).await };
+        self.operation(from, work, |stat| stat_tuple(&stat))
+    }
+
+    /// Reads a file into a local file. After an error the local file has a part of it.
+    fn get_file(&self, path: &[u8], local: PathBuf) -> PyResult<NativeOperation> {
+        let (client, source, target) = (self.client.clone(), path.to_vec(), local.clone());
+        let work = async move {
+            if client.stat(&source).await?.kind == FileKind::Directory {
+                let failure = Failure::new(ErrorCode::IsADirectory, &String::from_utf8_lossy(&source));
+                return Err(ClientError::from(failure));
+            }
+            let mut file = tokio::fs::File::create(target).await.map_err(ClientError::Sink)?;
+            let stat = client.get_file(source, &mut file, GetOptions::default()).await?;
+            file.flush().await.map_err(ClientError::Sink)?;
+            Ok(stat)
+        };
+        let path = path.to_vec();
+        NativeOperation::new(self.owner, &self.limits, work, move |py, read| match read {
+            Ok(stat) => stat_tuple(&stat).into_py_any(py),
+            Err(error) => {
+                let path = match &error {
+                    ClientError::Sink(_) => local.as_os_str().as_bytes(),
+                    _ => &path,
+                };
+                Err(errors::client_error(py, &error, Some(path)))
+            }
+        })
+    }
+
+    /// Starts to store a file whose bytes are written later.
+    fn upload(&self, path: &[u8], replace: bool, mode: u16) -> PyResult<NativeUpload> {
+        let (client, limits) = (self.client.clone(), Arc::clone(&self.limits));
+        NativeUpload::start(client, path, (replace, mode), self.owner, limits)
+    }
+
     /// Opens a file in place.
     fn open(
         &self,
@@ -216,7 +257,12 @@ pub(crate) fn read_cluster_file(py: Python<'_>, path: PathBuf) -> PyResult<(Stri
 }
 
 fn pin_of(py: Python<'_>, pin: &str) -> PyResult<Fingerprint> {
-    let wrong = |_| errors::failure(py, &Failure::usage("not a pin: sha256: and 64 hexadecimal digits"));
+    let wrong = |_| {
+        errors::failure(
+            py,
+            &sealstone_failure::Failure::usage("not a pin: sha256: and 64 hexadecimal digits"),
+        )
+    };
     pin.parse().map_err(wrong)
 }
 

@@ -18,6 +18,7 @@ mod operation;
 mod paths;
 mod results;
 mod runtime;
+mod upload;
 
 use pyo3::prelude::*;
 
@@ -34,4 +35,6 @@ mod _native {
     use crate::file::NativeFile;
     #[pymodule_export]
     use crate::operation::NativeOperation;
+    #[pymodule_export]
+    use crate::upload::NativeUpload;
 }
