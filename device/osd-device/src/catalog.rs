@@ -200,6 +200,8 @@ pub(crate) struct Catalog {
     defaults: MethodDefaults,
     root: RwLock<RootPolicy>,
     partitions: RwLock<BTreeMap<u64, Arc<Partition>>>,
+    /// Partitions with a damaged record at the start: commands do not find them.
+    damaged: BTreeSet<u64>,
     /// Hidden partitions: their contents are being created or replaced.
     unfinished: RwLock<BTreeMap<u64, Arc<Partition>>>,
     /// Audit values whose credentials are refused.
@@ -211,16 +213,18 @@ pub(crate) struct Catalog {
 }
 
 impl Catalog {
-    /// Loads everything from the store. Creates the root object in a new store.
+    /// Loads everything from the store. Creates the root object in a new store. A damaged record of
+    /// an object or a partition leaves all others usable.
     pub(crate) fn load(store: &dyn ObjectStore, defaults: MethodDefaults) -> Result<Self, StoreError> {
         match store.stat(ObjectId::ROOT) {
             Err(StoreError::NotFound(_)) => store.create(ObjectId::ROOT, ObjectType::Root)?,
             other => drop(other?),
         }
-        let catalog = Self {
+        let mut catalog = Self {
             defaults,
             root: RwLock::new(read_root(store, defaults)?),
             partitions: RwLock::new(BTreeMap::new()),
+            damaged: BTreeSet::new(),
             unfinished: RwLock::new(BTreeMap::new()),
             frozen_audits: RwLock::new(read_frozen_audits(store)?),
             changes: AtomicU64::new(0),
@@ -232,11 +236,16 @@ impl Catalog {
             let Some(&(last, _)) = found.last() else { break };
             for (id, kind) in found {
                 match kind {
-                    ObjectType::Partition => drop(catalog.add(store, id.partition)?),
+                    ObjectType::Partition => match catalog.add(store, id.partition) {
+                        Err(StoreError::IndexDamaged { .. }) => catalog.leave_out(id),
+                        added => drop(added?),
+                    },
+                    // The store lists an object with a damaged record as a user object.
+                    ObjectType::User if id.is_partition() => catalog.leave_out(id),
                     ObjectType::User => {
                         if let Some(partition) = catalog.partition(id.partition) {
                             partition.object_created(id.object);
-                            partition.settle(0, 0, store.stat(id)?.used_bytes);
+                            partition.settle(0, 0, used_bytes(store, id)?);
                         }
                     }
                     ObjectType::Collection => {
@@ -251,6 +260,17 @@ impl Catalog {
             from = next;
         }
         Ok(catalog)
+    }
+
+    /// Leaves out a partition whose record is damaged.
+    fn leave_out(&mut self, id: ObjectId) {
+        tracing::error!(partition = %id, "a record of the partition is damaged; it is unavailable");
+        self.damaged.insert(id.partition);
+    }
+
+    /// Returns the partitions with a damaged record at the start. Their keys must be kept.
+    pub(crate) const fn damaged_ids(&self) -> &BTreeSet<u64> {
+        &self.damaged
     }
 
     pub(crate) fn root(&self) -> RootPolicy {
@@ -480,6 +500,18 @@ fn read_root(store: &dyn ObjectStore, defaults: MethodDefaults) -> Result<RootPo
 fn read_frozen_audits(store: &dyn ObjectStore) -> Result<BTreeSet<[u8; 20]>, StoreError> {
     let stored = store.attributes(ObjectId::ROOT, Some(ROOT + FROZEN_AUDITS))?;
     Ok(stored.into_iter().filter_map(|(_, value)| value.try_into().ok()).collect())
+}
+
+/// Returns the bytes that an object uses; 0 if its record is damaged, so that the object can be
+/// removed.
+fn used_bytes(store: &dyn ObjectStore, id: ObjectId) -> Result<u64, StoreError> {
+    match store.stat(id) {
+        Err(StoreError::IndexDamaged { .. }) => {
+            tracing::error!(object = %id, "the record of the object is damaged");
+            Ok(0)
+        }
+        stat => Ok(stat?.used_bytes),
+    }
 }
 
 fn read_partition(

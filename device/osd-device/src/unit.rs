@@ -125,7 +125,8 @@ impl OsdUnit {
             ..GatePolicy::default()
         };
         let seen = catalog.partition_ids(0, usize::MAX);
-        let partitions = seen.into_iter().chain(catalog.unfinished_ids()).collect();
+        let hidden = catalog.unfinished_ids().into_iter().chain(catalog.damaged_ids().iter().copied());
+        let partitions = seen.into_iter().chain(hidden).collect();
         let keys = Keyring::open(parts.keys, &parts.master_key, parts.system_id, &partitions)?;
         let lease_ms = parts.nonces.lease_ms();
         let guard = Guard::new(policy, keys, parts.lease, parts.nonces, &env);

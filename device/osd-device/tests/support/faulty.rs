@@ -23,6 +23,8 @@ pub(crate) struct Faulty {
     after: Mutex<Option<After>>,
     /// Objects from the first id to the second are lost.
     gap: Mutex<Option<(ObjectId, ObjectId)>>,
+    /// Objects with damaged records.
+    spoiled: Mutex<Vec<ObjectId>>,
     /// An object that cannot be examined.
     sick: Mutex<Option<ObjectId>>,
     /// Reads of attributes by page: the object and the page.
@@ -37,6 +39,7 @@ impl Faulty {
             fails: Mutex::new((0, 0)),
             after: Mutex::new(None),
             gap: Mutex::new(None),
+            spoiled: Mutex::default(),
             sick: Mutex::new(None),
             scans: Mutex::default(),
         }
@@ -70,6 +73,19 @@ impl Faulty {
     #[allow(dead_code, reason = "not every test file loses objects")]
     pub(crate) fn lose(&self, first: ObjectId, last: ObjectId) {
         *self.gap.lock() = Some((first, last));
+    }
+
+    /// Damages the records of these objects.
+    #[allow(dead_code, reason = "not every test file damages records")]
+    pub(crate) fn spoil(&self, ids: &[ObjectId]) {
+        *self.spoiled.lock() = ids.to_vec();
+    }
+
+    fn record(&self, id: ObjectId) -> Result<(), StoreError> {
+        match self.spoiled.lock().contains(&id) {
+            true => Err(StoreError::IndexDamaged { object: id }),
+            false => Ok(()),
+        }
     }
 
     /// Ends all failures of changes.
@@ -111,6 +127,7 @@ impl ObjectStore for Faulty {
         self.inner.remove(id)
     }
     fn stat(&self, id: ObjectId) -> Result<ObjectStat, StoreError> {
+        self.record(id)?;
         self.inner.stat(id)
     }
     fn read(&self, id: ObjectId, offset: u64, into: &mut [u8]) -> Result<usize, StoreError> {
@@ -149,6 +166,7 @@ impl ObjectStore for Faulty {
         self.inner.compare(from, to, offset, max)
     }
     fn attribute(&self, id: ObjectId, attribute: AttributeId) -> Result<Option<Vec<u8>>, StoreError> {
+        self.record(id)?;
         self.inner.attribute(id, attribute)
     }
     fn set_attribute(&self, id: ObjectId, attribute: AttributeId, value: &[u8]) -> Result<(), StoreError> {
@@ -156,6 +174,7 @@ impl ObjectStore for Faulty {
         self.inner.set_attribute(id, attribute, value)
     }
     fn attributes(&self, id: ObjectId, page: Option<u32>) -> Result<Vec<(AttributeId, Vec<u8>)>, StoreError> {
+        self.record(id)?;
         self.scans.lock().push((id, page));
         self.inner.attributes(id, page)
     }
