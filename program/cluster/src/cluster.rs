@@ -154,7 +154,8 @@ impl Cluster {
     /// about the creation.
     ///
     /// # Errors
-    /// The configuration does not fit the folder, or a daemon cannot start.
+    /// The configuration does not fit the folder, or a daemon cannot start. Daemons that had started
+    /// have ended then, and the folder is free.
     pub async fn start(config: &ClusterConfig, shutdown: &Shutdown, warn: WarningSink<'_>) -> Outcome<Self> {
         let data = config.data.as_path();
         if let Some(osds) = config.osds.filter(|osds| !(1..=OSDS_MAX).contains(osds)) {
@@ -163,7 +164,15 @@ impl Cluster {
         check_data_folder(data)?;
         let folder = lock_folder(data)?;
         let (trigger, shutdown) = shutdown.child();
-        let Daemons { metadata_server, devices } = start_in(config, &shutdown, warn).await?;
+        let mut devices = Vec::new();
+        let metadata_server = match start_in(config, &shutdown, warn, &mut devices).await {
+            Ok(server) => server,
+            Err(failure) => {
+                trigger.trigger();
+                join_all(devices).await.unwrap_or_else(|error| warn(&error.to_string()));
+                return Err(failure);
+            }
+        };
         let admin_secret = data.join(ADMIN_SECRET_FILE);
         Ok(Self { metadata_server, devices, admin_secret, data: data.to_owned(), trigger, _folder: folder })
     }
@@ -229,23 +238,23 @@ impl Cluster {
     /// A daemon failed to stop in order.
     pub async fn join(self) -> Outcome {
         // The lock of the folder is released when all have ended.
-        let mut first = self.metadata_server.join().await;
-        for device in self.devices {
-            let ended = device.join().await;
-            first = first.and(ended);
-        }
-        first
+        let ended = self.metadata_server.join().await;
+        ended.and(join_all(self.devices).await)
     }
+}
+
+/// Waits for the end of all devices. Returns the first failure.
+async fn join_all(devices: Vec<DeviceServer>) -> Outcome {
+    let mut first = Ok(());
+    for device in devices {
+        let ended = device.join().await;
+        first = first.and(ended);
+    }
+    first
 }
 
 /// Receiver of warnings, one line each.
 pub type WarningSink<'a> = &'a (dyn Fn(&str) + Sync);
-
-/// The daemons of a cluster.
-struct Daemons {
-    metadata_server: MetadataServer,
-    devices: Vec<DeviceServer>,
-}
 
 /// Locks the folder, and creates it first if it does not exist.
 fn lock_folder(data: &Path) -> Outcome<File> {
@@ -261,7 +270,13 @@ fn lock_folder(data: &Path) -> Outcome<File> {
     }
 }
 
-async fn start_in(config: &ClusterConfig, shutdown: &Shutdown, warn: WarningSink<'_>) -> Outcome<Daemons> {
+/// Starts the daemons. The devices that have started are in `devices`, after a failure too.
+async fn start_in(
+    config: &ClusterConfig,
+    shutdown: &Shutdown,
+    warn: WarningSink<'_>,
+    devices: &mut Vec<DeviceServer>,
+) -> Outcome<MetadataServer> {
     let data = config.data.as_path();
     let system_file = data.join(SYSTEM_FILE);
     if system_file.exists() {
@@ -278,9 +293,9 @@ async fn start_in(config: &ClusterConfig, shutdown: &Shutdown, warn: WarningSink
                 .at(data.shown())
                 .hint("omit the number (--osds), or use another folder (--data)"));
         }
-        return serve(config, &system, shutdown).await;
+        return serve(config, &system, shutdown, devices).await;
     }
-    create(config, shutdown, warn).await
+    create(config, shutdown, warn, devices).await
 }
 
 fn read_system(path: &Path) -> Outcome<SystemFile> {
@@ -298,9 +313,13 @@ fn read_system(path: &Path) -> Outcome<SystemFile> {
     toml::from_str(&text).map_err(|error| Failure::operation(error.message()).at(path.shown()))
 }
 
-async fn serve(config: &ClusterConfig, system: &SystemFile, shutdown: &Shutdown) -> Outcome<Daemons> {
+async fn serve(
+    config: &ClusterConfig,
+    system: &SystemFile,
+    shutdown: &Shutdown,
+    devices: &mut Vec<DeviceServer>,
+) -> Outcome<MetadataServer> {
     let data = config.data.as_path();
-    let mut devices = Vec::new();
     for entry in &system.osds {
         let mut device = DeviceServerConfig::new(&data.join(&entry.name));
         device.listen.clone_from(&entry.listen);
@@ -312,13 +331,30 @@ async fn serve(config: &ClusterConfig, system: &SystemFile, shutdown: &Shutdown)
     server.listen.clone_from(&config.listen);
     let started = MetadataServer::start(server, shutdown).await;
     let metadata_server = started.map_err(|failure| failure.at("metadata server"))?;
-    let cluster = secret_file::read_bytes(metadata_server.cluster_file())?;
-    secret_file::write_changed(&data.join(CLUSTER_FILE), &cluster)?;
-    Ok(Daemons { metadata_server, devices })
+    let copied = secret_file::read_bytes(metadata_server.cluster_file())
+        .and_then(|cluster| secret_file::write_changed(&data.join(CLUSTER_FILE), &cluster));
+    unless_failed(metadata_server, copied).await
+}
+
+/// Returns the server, or waits for its end if `outcome` is a failure.
+async fn unless_failed(server: MetadataServer, outcome: Outcome) -> Outcome<MetadataServer> {
+    match outcome {
+        Ok(()) => Ok(server),
+        Err(failure) => {
+            // The first failure is the one to report.
+            let _ = server.shutdown().await;
+            Err(failure)
+        }
+    }
 }
 
 /// Creates a cluster, by the same steps as on several machines.
-async fn create(config: &ClusterConfig, shutdown: &Shutdown, warn: WarningSink<'_>) -> Outcome<Daemons> {
+async fn create(
+    config: &ClusterConfig,
+    shutdown: &Shutdown,
+    warn: WarningSink<'_>,
+    devices: &mut Vec<DeviceServer>,
+) -> Outcome<MetadataServer> {
     let data = config.data.as_path();
     let at = |error: std::io::Error| Failure::from(error).at(data.shown());
     let marker = data.join(MARKER_FILE);
@@ -351,7 +387,7 @@ async fn create(config: &ClusterConfig, shutdown: &Shutdown, warn: WarningSink<'
     };
     let secret = create_metadata_server(&mds_folder, &KeystoreProtection::KeyFile(None), None, key)?;
     fs::rename(&secret, data.join(ADMIN_SECRET_FILE)).map_err(at)?;
-    let mut devices = Vec::new();
+    let mut entries = Vec::new();
     let mut keys = Vec::new();
     for index in 0..count {
         let name = format!("osd{}", index + 1);
@@ -362,24 +398,35 @@ async fn create(config: &ClusterConfig, shutdown: &Shutdown, warn: WarningSink<'
             warn(warning);
         }
         keys.push(device.key);
-        devices.push(DeviceEntry { name, listen: device_address(&config.listen, config.osd_port, index)? });
+        entries.push(DeviceEntry { name, listen: device_address(&config.listen, config.osd_port, index)? });
     }
-    let mut system = SystemFile { version: VERSION, osds: devices };
-    let running = serve(config, &system, shutdown).await?;
+    let system = SystemFile { version: VERSION, osds: entries };
+    let server = serve(config, &system, shutdown, devices).await?;
+    let added = add_devices(data, system, &server, devices, &keys).await;
+    let completed = added.and_then(|()| fs::remove_file(&marker).map_err(at));
+    unless_failed(server, completed).await
+}
+
+/// Adds the devices to the metadata server, and writes the system file.
+async fn add_devices(
+    data: &Path,
+    mut system: SystemFile,
+    server: &MetadataServer,
+    devices: &[DeviceServer],
+    keys: &[PathBuf],
+) -> Outcome {
     // Port 0 took a free port, which the metadata server stores: it must not change.
-    for (device, daemon) in system.osds.iter_mut().zip(&running.devices) {
-        device.listen = daemon.address().to_string();
+    for (entry, device) in system.osds.iter_mut().zip(devices) {
+        entry.listen = device.address().to_string();
     }
-    let client = admin_client(&running.metadata_server, &data.join(ADMIN_SECRET_FILE)).await?;
-    for (daemon, key) in running.devices.iter().zip(&keys) {
-        add_osd(&client, daemon.url(), key, daemon.pin(), 0, JOIN_S_MAX).await?;
-        fs::remove_file(key).map_err(at)?;
+    let client = admin_client(server, &data.join(ADMIN_SECRET_FILE)).await?;
+    for (device, key) in devices.iter().zip(keys) {
+        add_osd(&client, device.url(), key, device.pin(), 0, JOIN_S_MAX).await?;
+        fs::remove_file(key).map_err(|error| Failure::from(error).at(key.shown()))?;
     }
     client.logout().await?;
     let text = toml::to_string(&system).expect("strings and numbers serialise");
-    secret_file::write(&data.join(SYSTEM_FILE), text.as_bytes())?;
-    fs::remove_file(&marker).map_err(at)?;
-    Ok(running)
+    secret_file::write(&data.join(SYSTEM_FILE), text.as_bytes())
 }
 
 async fn admin_client(server: &MetadataServer, secret: &Path) -> Outcome<Client> {
@@ -466,6 +513,24 @@ mod tests {
             assert_eq!(bytes, text.as_bytes());
             cluster.shutdown().await.expect("stopped");
         }
+    }
+
+    /// A failed start leaves no thread behind that still writes to the folder.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn failed_start_ends_its_daemons() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let (stop, ended) = Shutdown::manual();
+        drop(stop);
+        // The daemons end before the administrator can log in.
+        let failed = Cluster::start(&config(folder.path()), &ended, &|_| {}).await;
+        assert!(failed.is_err());
+        let (_stop, shutdown) = Shutdown::manual();
+        let mut device = DeviceServerConfig::new(&folder.path().join("osd1"));
+        device.listen = "127.0.0.1:0".to_owned();
+        let device = DeviceServer::start(device, &shutdown).await.expect("its store is closed");
+        device.shutdown().await.expect("stopped");
+        let cluster = Cluster::start(&config(folder.path()), &shutdown, &|_| {}).await.expect("started");
+        cluster.shutdown().await.expect("stopped");
     }
 
     #[tokio::test(flavor = "multi_thread")]
