@@ -154,8 +154,8 @@ impl Cluster {
     /// about the creation.
     ///
     /// # Errors
-    /// The configuration does not fit the folder, or a daemon cannot start. Daemons that had started
-    /// have ended then, and the folder is free.
+    /// The configuration does not fit the folder, or a daemon cannot start. Daemons that had
+    /// started have ended then, and the folder is free.
     pub async fn start(config: &ClusterConfig, shutdown: &Shutdown, warn: WarningSink<'_>) -> Outcome<Self> {
         let data = config.data.as_path();
         if let Some(osds) = config.osds.filter(|osds| !(1..=OSDS_MAX).contains(osds)) {
