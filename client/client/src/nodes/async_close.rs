@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 use super::Nodes;
 use super::async_close_table::{AsyncCloseGuard, PendingClose};
-use super::dentry_cache::Dentry;
+use super::dentry_table::Dentry;
 use super::file::File;
 use super::lease_table::LeaseState;
 use super::open_inode::OpenInode;

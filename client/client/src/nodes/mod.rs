@@ -16,6 +16,7 @@ mod cache_invalidator;
 mod cached_attrs;
 mod change;
 mod dentry_cache;
+mod dentry_table;
 mod dirty;
 mod durability;
 mod errors;
@@ -43,16 +44,17 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use sealstone_mds_protocol::{
-    Access, DirEntry, ErrorCode, Failure, FileKind, GroupName, InodeId, LeaseKind, Name, NodeLease, PAGE_MAX,
-    Request, Response, Stat, UserName,
+    Access, ErrorCode, Failure, FileKind, GroupName, InodeId, LeaseKind, Name, NodeLease, Request, Response,
+    Stat, UserName,
 };
 use sealstone_mds_protocol::{
     LinkTarget, Lock, LockKind, Node, NodeChange, NodeKind, OpenedNode, RenameMode,
 };
+use tokio::time::Instant;
 
 pub use async_close_table::AsyncCloseGuard;
 pub use cache_invalidator::CacheInvalidator;
-pub use dentry_cache::{CacheListing, ListEdition};
+pub use dentry_table::{CacheListing, ListEdition};
 pub use file::File;
 pub use holes::SeekTarget;
 pub use shared::NodesOptions;
@@ -60,7 +62,8 @@ pub use shared::NodesOptions;
 use crate::mds::MdsClient;
 use crate::pool::DevicePool;
 use crate::{Client, ClientError, Devices, Metadata};
-use dentry_cache::{Dentry, LocalChangeGuard};
+use dentry_cache::LocalChangeGuard;
+use dentry_table::Dentry;
 use shared::Shared;
 
 /// The result of creating a node.
@@ -70,10 +73,6 @@ struct CreatedNode {
     /// Whether the node may have been changed by this client before the answer arrived.
     may_be_outdated: bool,
 }
-
-/// Maximum pages that [`Nodes::list_in_background`] fetches of a directory after lookups that found
-/// nothing.
-const LISTED_PAGES_MAX: usize = 16;
 
 /// A file system of nodes. Clones share all state.
 pub struct Nodes<M = MdsClient, D = DevicePool> {
@@ -170,7 +169,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
             Dentry::NotCached => {}
         }
         let (snapshot, answer) = loop {
-            let snapshot = self.shared.dentries.snapshot(parent.inode);
+            let snapshot = self.shared.dentries.table().snapshot(parent.inode);
             let request =
                 Request::Lookup { parent, name: name.clone(), client_id: self.shared.client_id_for_leases() };
             let answer = self.shared.call(&request).await?;
@@ -191,13 +190,14 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
                 if let Some(directory) = directory {
                     self.shared.record_grant(parent.inode, directory);
                     let known = stat.as_ref().map_or(Dentry::Absent, Dentry::of);
-                    if self.shared.dentries.record_lookup(&snapshot, &directory, name, known) {
+                    let now = Instant::now();
+                    if self.shared.dentries.table().record_lookup(&snapshot, &directory, (name, known), now) {
                         self.list_in_background(parent);
                     }
                 }
                 if let (Some(stat), Some(lease)) = (&stat, lease) {
                     self.shared.record_grant(stat.inode, lease);
-                    self.shared.dentries.record_attributes(&snapshot, &lease, stat);
+                    self.shared.dentries.table().record_attributes(&snapshot, &lease, stat, Instant::now());
                 }
                 stat.map(|stat| self.overlay(stat)).ok_or_else(|| not_found().into())
             }
@@ -208,7 +208,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// Returns the cached dentry of a name, if a valid lease covers the directory.
     fn cached_dentry(&self, directory: InodeId, name: &Name) -> Dentry {
         match self.shared.valid_lease(directory) {
-            Some(lease) => self.shared.dentries.lookup(directory, &lease, name),
+            Some(lease) => self.shared.dentries.table().lookup(directory, &lease, name, Instant::now()),
             None => Dentry::NotCached,
         }
     }
@@ -218,28 +218,14 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         if let Some(open_inode) = self.shared.open_inode(inode) {
             return open_inode.cached_stat().map(|(stat, _)| stat);
         }
-        if let Some(directory) = self.shared.dentries.created_in(inode) {
+        // The lock is released before the branches, which acquire it again.
+        let created_in = self.shared.dentries.table().created_in(inode);
+        if let Some(directory) = created_in {
             let lease = self.shared.valid_lease(directory)?;
-            return self.shared.dentries.created_node(inode, (directory, &lease));
+            return self.shared.dentries.table().created_node(inode, (directory, &lease));
         }
         let lease = self.shared.valid_lease(inode)?;
-        self.shared.dentries.cached_node(inode, &lease)
-    }
-
-    /// Lists the whole directory in the background after repeated misses, so that later misses need
-    /// no request. Stops after [`LISTED_PAGES_MAX`] pages.
-    fn list_in_background(&self, directory: Node) {
-        let nodes = self.clone();
-        self.shared.runtime.spawn(async move {
-            let mut after = None;
-            for _ in 0..LISTED_PAGES_MAX {
-                let Ok((entries, more)) = nodes.read_directory(directory, after).await else { return };
-                after = entries.into_iter().next_back().map(|entry| entry.name);
-                if !more || after.is_none() {
-                    return;
-                }
-            }
-        });
+        self.shared.dentries.table().cached_node(inode, &lease)
     }
 
     /// Returns the current attributes of a node.
@@ -290,39 +276,6 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
             Some(open_inode) => open_inode.overlay(stat),
             None => stat,
         }
-    }
-
-    /// Reads a page of a directory in byte order of names, starting after `after`; the flag says
-    /// whether there may be more.
-    ///
-    /// # Errors
-    /// `Refused` with `NotFound`, `NotADirectory` or `Denied` among others.
-    pub async fn read_directory(
-        &self,
-        directory: Node,
-        after: Option<Name>,
-    ) -> Result<(Vec<DirEntry>, bool), ClientError> {
-        let snapshot = self.shared.dentries.snapshot(directory.inode);
-        let client_id = self.shared.client_id_for_leases();
-        let request = Request::ReadNodes { directory, after: after.clone(), limit: PAGE_MAX, client_id };
-        let (mut entries, more) = match self.shared.call(&request).await? {
-            Response::Directory { entries, more } => (entries, more),
-            Response::Listed { entries, more, lease } => {
-                self.shared.record_grant(directory.inode, lease);
-                self.shared.dentries.record_listing(&snapshot, &lease, after.as_ref(), (&entries, more));
-                (entries, more)
-            }
-            _ => return Err(ClientError::OTHER_ANSWER),
-        };
-        for entry in &mut entries {
-            if let Some(stat) = &mut entry.stat
-                && let Some(open_inode) = self.shared.open_inode(stat.inode)
-            {
-                *stat = open_inode.overlay(stat.clone());
-            }
-        }
-        let more = more && !entries.is_empty();
-        Ok((entries, more))
     }
 
     /// Creates a node.

@@ -20,7 +20,7 @@ use sealstone_mds_protocol::{
 use tokio::time::{Instant, sleep, timeout};
 
 use super::CreateParams;
-use super::dentry_cache::DelegatedName;
+use super::dentry_table::DelegatedName;
 use super::errors::{is_fenced, is_invalid, is_transient};
 use super::name_queue::{BATCH_MAX, CHANGES_MAX, LEASE_NOT_YET_ASSIGNED};
 use super::shared::{CHANGE_RETRY_MS, PAUSE_MAX, PAUSE_MIN, Shared};
@@ -238,7 +238,11 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
                 width: 0,
                 checksum: None,
             };
-            if !self.dentries.create_locally(DelegatedName { directory: delegation, name }, &stat, at_ms) {
+            if !self.dentries.table().create_locally(
+                DelegatedName { directory: delegation, name },
+                &stat,
+                at_ms,
+            ) {
                 return None;
             }
             queue.take_inode();
@@ -269,7 +273,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
     /// authoritative.
     fn certain_entry(&self, directory: InodeId, name: &Name) -> Option<Option<(Node, FileKind)>> {
         self.with_dir_lease([directory, directory], |[delegation, _]| {
-            self.dentries.certain_entry(DelegatedName { directory: delegation, name })
+            self.dentries.table().certain_entry(DelegatedName { directory: delegation, name })
         })
     }
 
@@ -284,8 +288,11 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         let at_ms = self.core.now_ms();
         let removed = self.with_dir_lease([directory, directory], |[delegation, _]| {
             let mut queue = self.name_queue.state();
-            if !self.dentries.unlink_locally(DelegatedName { directory: delegation, name }, node.inode, at_ms)
-            {
+            if !self.dentries.table().unlink_locally(
+                DelegatedName { directory: delegation, name },
+                node.inode,
+                at_ms,
+            ) {
                 return None;
             }
             let (name, inode) = (name.clone(), node.inode);
@@ -332,7 +339,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
                     DelegatedName { directory: from_delegation, name: from },
                     DelegatedName { directory: to_delegation, name: to },
                 );
-                if !self.dentries.rename_locally(places, (node.inode, replaced), at_ms) {
+                if !self.dentries.table().rename_locally(places, (node.inode, replaced), at_ms) {
                     return None;
                 }
                 queue.push(NameChange::Rename(RenameOp {
@@ -440,7 +447,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
                 "directory change lost; reported at the next fsync"
             );
             for directory in change.directories() {
-                self.dentries.invalidate_refused(directory.inode, change.nodes());
+                self.dentries.table().invalidate_refused(directory.inode, change.nodes());
             }
             match change {
                 NameChange::Create(CreateOp { inode, .. }) => {

@@ -5,7 +5,7 @@
 
 use sealstone_mds_protocol::{DirLeaseId, FileKind, InodeId, Name, Node, NodeLease, Stat};
 
-use super::{CacheState, Dentry, DentryCache, ValidUnder, lease_id, stripe};
+use super::{Dentry, DentryTable, ValidUnder, lease_id, stripe};
 
 /// A name in a directory with a delegation.
 #[derive(Clone, Copy)]
@@ -14,9 +14,12 @@ pub(in super::super) struct DelegatedName<'a> {
     pub(in super::super) name: &'a Name,
 }
 
-impl CacheState {
+impl DentryTable {
     /// Returns the certain entry of a name; none if it is being changed or has to be looked up.
-    fn certain_entry(&self, entry: DelegatedName<'_>) -> Option<Option<(Node, FileKind)>> {
+    pub(in super::super) fn certain_entry(
+        &self,
+        entry: DelegatedName<'_>,
+    ) -> Option<Option<(Node, FileKind)>> {
         let DelegatedName { directory: DirLeaseId { inode, epoch, lease }, name } = entry;
         let one = self.directories.get(&inode).filter(|one| one.lease == (epoch, lease))?;
         if self.pending.contains_key(&(inode, name.clone())) {
@@ -49,72 +52,64 @@ impl CacheState {
             stat.ctime_ns = Stat::changed_ns(stat.ctime_ns, at_ms);
         }
     }
-}
-
-impl DentryCache {
-    /// Returns the certain entry of a name.
-    pub(in super::super) fn certain_entry(
-        &self,
-        entry: DelegatedName<'_>,
-    ) -> Option<Option<(Node, FileKind)>> {
-        self.0.lock().certain_entry(entry)
-    }
 
     /// Caches a node that is created locally; false if it has to be created by a request.
-    pub(in super::super) fn create_locally(&self, entry: DelegatedName<'_>, stat: &Stat, at_ms: u64) -> bool {
-        let cache = &mut *self.0.lock();
-        if cache.certain_entry(entry) != Some(None) {
+    pub(in super::super) fn create_locally(
+        &mut self,
+        entry: DelegatedName<'_>,
+        stat: &Stat,
+        at_ms: u64,
+    ) -> bool {
+        if self.certain_entry(entry) != Some(None) {
             return false;
         }
         let DirLeaseId { inode, epoch, lease } = entry.directory;
-        cache.insert_entry(inode, entry.name, Dentry::of(stat));
-        cache.record_directory_change(entry.directory, at_ms);
-        cache.evict_nodes(stat.inode);
-        cache.nodes.insert(stat.inode, (ValidUnder::CreatedIn(inode, (epoch, lease)), stat.clone()));
+        self.insert_entry(inode, entry.name, Dentry::of(stat));
+        self.record_directory_change(entry.directory, at_ms);
+        self.evict_nodes(stat.inode);
+        self.nodes.insert(stat.inode, (ValidUnder::CreatedIn(inode, (epoch, lease)), stat.clone()));
         true
     }
 
     /// Removes the name of a node locally; false if that needs a request.
     pub(in super::super) fn unlink_locally(
-        &self,
+        &mut self,
         entry: DelegatedName<'_>,
         node: InodeId,
         at_ms: u64,
     ) -> bool {
-        let cache = &mut *self.0.lock();
-        if cache.certain_entry(entry).flatten().is_none_or(|(found, _)| found.inode != node) {
+        if self.certain_entry(entry).flatten().is_none_or(|(found, _)| found.inode != node) {
             return false;
         }
-        cache.insert_entry(entry.directory.inode, entry.name, Dentry::Absent);
-        cache.record_directory_change(entry.directory, at_ms);
-        cache.nodes.remove(&node);
+        self.insert_entry(entry.directory.inode, entry.name, Dentry::Absent);
+        self.record_directory_change(entry.directory, at_ms);
+        self.nodes.remove(&node);
         true
     }
 
     /// Renames a node locally, over `replaced` if there is one; false if that needs a request.
     pub(in super::super) fn rename_locally(
-        &self,
+        &mut self,
         (from, to): (DelegatedName<'_>, DelegatedName<'_>),
         (node, replaced): (InodeId, Option<InodeId>),
         at_ms: u64,
     ) -> bool {
-        let cache = &mut *self.0.lock();
-        let Some(Some((found, kind))) = cache.certain_entry(from) else { return false };
-        let Some(old) = cache.certain_entry(to) else { return false };
+        let Some(Some((found, kind))) = self.certain_entry(from) else { return false };
+        let Some(old) = self.certain_entry(to) else { return false };
         if found.inode != node || old.map(|(old, _)| old.inode) != replaced {
             return false;
         }
-        cache.insert_entry(from.directory.inode, from.name, Dentry::Absent);
-        cache.insert_entry(to.directory.inode, to.name, Dentry::Present(found, kind));
-        cache.record_directory_change(from.directory, at_ms);
+        self.insert_entry(from.directory.inode, from.name, Dentry::Absent);
+        self.insert_entry(to.directory.inode, to.name, Dentry::Present(found, kind));
+        self.record_directory_change(from.directory, at_ms);
         if from.directory != to.directory {
-            cache.record_directory_change(to.directory, at_ms);
+            self.record_directory_change(to.directory, at_ms);
         }
         if let Some(replaced) = replaced {
-            cache.nodes.remove(&replaced);
+            self.nodes.remove(&replaced);
         }
-        cache.record_node_change(node, at_ms);
-        if let Some((ValidUnder::CreatedIn(directory, lease), _)) = cache.nodes.get_mut(&node) {
+        self.record_node_change(node, at_ms);
+        if let Some((ValidUnder::CreatedIn(directory, lease), _)) = self.nodes.get_mut(&node) {
             let DirLeaseId { inode, epoch, lease: new_lease } = to.directory;
             (*directory, *lease) = (inode, (epoch, new_lease));
         }
@@ -122,14 +117,13 @@ impl DentryCache {
     }
 
     /// Moves cached entries to the lease that replaced `before` without a gap.
-    pub(in super::super) fn move_to_lease(&self, directory: InodeId, before: u64, lease: &NodeLease) {
-        let cache = &mut *self.0.lock();
+    pub(in super::super) fn move_to_lease(&mut self, directory: InodeId, before: u64, lease: &NodeLease) {
         let (before, now) = ((lease.epoch, before), lease_id(lease));
-        if let Some(one) = cache.directories.get_mut(&directory).filter(|one| one.lease == before) {
+        if let Some(one) = self.directories.get_mut(&directory).filter(|one| one.lease == before) {
             one.lease = now;
         }
         if let Some((under, _)) =
-            cache.nodes.get_mut(&directory).filter(|(under, _)| *under == ValidUnder::OwnLease(before))
+            self.nodes.get_mut(&directory).filter(|(under, _)| *under == ValidUnder::OwnLease(before))
         {
             *under = ValidUnder::OwnLease(now);
         }
@@ -137,17 +131,16 @@ impl DentryCache {
 
     /// Drops the cache of a directory and of nodes, since local changes in it were refused.
     pub(in super::super) fn invalidate_refused(
-        &self,
+        &mut self,
         directory: InodeId,
         nodes: impl IntoIterator<Item = InodeId>,
     ) {
-        let cache = &mut *self.0.lock();
-        cache.counters[stripe(directory)].count += 1;
-        cache.all.count += 1;
-        cache.drop_directory(directory);
-        cache.nodes.remove(&directory);
+        self.counters[stripe(directory)].count += 1;
+        self.all.count += 1;
+        self.drop_directory(directory);
+        self.nodes.remove(&directory);
         for node in nodes {
-            cache.nodes.remove(&node);
+            self.nodes.remove(&node);
         }
     }
 }

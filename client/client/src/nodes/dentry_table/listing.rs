@@ -7,8 +7,9 @@
 use core::ops::Bound;
 
 use sealstone_mds_protocol::{DirEntry, FileKind, InodeId, Name, NodeLease};
+use tokio::time::Instant;
 
-use super::{CachedDirectory, Dentry, DentryCache, lease_id, stripe};
+use super::{CachedDirectory, Dentry, DentryTable, lease_id, stripe};
 
 /// Identifies a state of a directory's list: one lease and a number of changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,38 +58,37 @@ impl CachedDirectory {
     }
 }
 
-impl DentryCache {
+impl DentryTable {
     /// Returns the edition of a directory under a valid lease.
     pub(in super::super) fn edition(&self, directory: InodeId, lease: &NodeLease) -> ListEdition {
-        ListEdition::new(lease, self.0.lock().counters[stripe(directory)].count)
+        ListEdition::new(lease, self.counters[stripe(directory)].count)
     }
 
     /// Returns the number of local changes.
     pub(in super::super) fn changes(&self) -> u64 {
-        self.0.lock().all.count
+        self.all.count
     }
 
     /// Whether all of a directory is cached and may be listed, under a valid lease.
     pub(in super::super) fn is_listable(&self, directory: InodeId, lease: &NodeLease) -> bool {
-        let cache = self.0.lock();
-        let one = cache.directories.get(&directory).filter(|one| one.lease == lease_id(lease));
+        let one = self.directories.get(&directory).filter(|one| one.lease == lease_id(lease));
         one.is_some_and(|one| one.complete && one.listable)
     }
 
     /// Passes names after `after` to `take`, in byte order, until it returns true, which means that
-    /// it did not take that one. `take` must not call this cache.
+    /// it did not take that one.
     pub(in super::super) fn list(
-        &self,
+        &mut self,
         (directory, lease): (InodeId, &NodeLease),
         after: Option<&Name>,
+        now: Instant,
         mut take: impl FnMut(&Name, InodeId, FileKind) -> bool,
     ) -> CacheListing {
-        let cache = &mut *self.0.lock();
-        let one = cache.directories.get_mut(&directory);
+        let one = self.directories.get_mut(&directory);
         let Some(one) = one.filter(|one| one.lease == lease_id(lease) && one.complete && one.listable) else {
             return CacheListing::Upto(None);
         };
-        one.used = tokio::time::Instant::now();
+        one.used = now;
         let mut last = None;
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         for (name, known) in one.names.range::<Name, _>((from, Bound::Unbounded)) {
