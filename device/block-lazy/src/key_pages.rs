@@ -32,6 +32,9 @@ const _: () = assert!(
         && slots_of_page(KeyScheme::Generation, true) == 127
 );
 
+/// Stored pages that are read at most to check the secret.
+const CHECKED_PAGES_MAX: u32 = 8;
+
 type PageBytes = Zeroizing<Box<[u8]>>;
 
 /// Location of a page.
@@ -98,6 +101,44 @@ impl KeyPages {
         name[..8].copy_from_slice(&address.file.object.to_be_bytes());
         name[8..].copy_from_slice(&address.page.to_be_bytes());
         name
+    }
+
+    /// Checks that the secret opens a page of the unit: new keys must not be sealed under another
+    /// one. A single stored page does not show whether it is damaged, and passes.
+    pub(crate) fn check_secret(&self, store: &dyn ObjectStore, blocks: u64) -> Result<(), LazyError> {
+        if self.seal.is_none() {
+            return Ok(());
+        }
+        let mut closed = 0;
+        for first in (0..blocks).step_by(BLOCKS_PER_KEY_FILE as usize) {
+            let file = layout::key_file(self.lun, first);
+            let length = match store.stat(file) {
+                Ok(stat) => stat.length,
+                Err(StoreError::NotFound(_)) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            let mut offset = 0;
+            while offset < length {
+                let Some(extent) = store.map(file, offset, 1)?.first().copied() else { break };
+                let end = extent.offset + extent.length;
+                if extent.kind == ExtentKind::Hole {
+                    offset = end;
+                    continue;
+                }
+                let page = offset / PAGE_LEN as u64;
+                let lba = first + page * self.slots_per_page();
+                match self.load(store, PageAddress { file, page }, lba) {
+                    Ok(_) => return Ok(()),
+                    Err(error) if error.is_local_damage() => closed += 1,
+                    Err(error) => return Err(error),
+                }
+                if closed == CHECKED_PAGES_MAX {
+                    return Err(LazyError::WrongPageSecret);
+                }
+                offset = (page + 1) * PAGE_LEN as u64;
+            }
+        }
+        if closed > 1 { Err(LazyError::WrongPageSecret) } else { Ok(()) }
     }
 
     /// Reads the slot of a block.

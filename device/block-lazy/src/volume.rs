@@ -124,6 +124,7 @@ impl LazyVolume {
         }
         let (next_version, unit_keys) = load_state(&*store, &unit, policy.has_unit_keys)?;
         let mut pages = KeyPages::new(&unit, scheme);
+        pages.check_secret(&*store, unit.blocks)?;
         let (log, found) = VersionLog::open(&*store, &unit, scheme)?;
         let mut index = VersionIndex::default();
         let mut damage = DamageList::default();

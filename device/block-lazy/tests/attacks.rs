@@ -3,7 +3,7 @@
 //! Each attack runs on both profiles: the paper's result is recorded, that of `paper+safe` is
 //! required.
 
-use sealstone_block_lazy::{LazyError, LazyVolume, ReadVerdict, VersionNumber, WriterId};
+use sealstone_block_lazy::{LazyError, LazyUnit, LazyVolume, ReadVerdict, VersionNumber, WriterId};
 use sealstone_osd::ObjectId;
 
 use crate::support::{Bench, MODERN, PAPER, S2_5, SAFE, WRITER, unit};
@@ -206,29 +206,13 @@ fn stored_keys_are_sealed_with_counter_measures() {
     }
 }
 
-/// L10: sealed keys open at their place, in their unit and under their secret only.
+/// With one page of keys, a wrong secret looks like damage. It deletes no version that waits for
+/// verification.
 #[test]
-fn sealed_keys_open_at_their_place_only() {
+fn wrong_secret_deletes_no_waiting_version() {
     let bench = Bench::new(S2_5, SAFE);
-    bench.write(0, 1, 1);
-    bench.write(100, 1, 2);
-    bench.volume.synchronize(0).unwrap();
-    for other in [
-        sealstone_block_lazy::LazyUnit { serial: [6; 16], ..bench.unit.clone() },
-        sealstone_block_lazy::LazyUnit {
-            secret: Some(zeroize::Zeroizing::new([8; 32])),
-            ..bench.unit.clone()
-        },
-    ] {
-        let opened = LazyVolume::open(bench.store.clone(), other, 0).unwrap();
-        assert!(matches!(opened.read(0, 1, 0), Err(LazyError::KeyPageDamaged(0))));
-    }
-    // Versions that wait for verification are not deleted because of a wrong secret.
     bench.write(200, 1, 3);
-    let wrong = sealstone_block_lazy::LazyUnit {
-        secret: Some(zeroize::Zeroizing::new([8; 32])),
-        ..bench.unit.clone()
-    };
+    let wrong = LazyUnit { secret: Some(zeroize::Zeroizing::new([8; 32])), ..bench.unit.clone() };
     let opened = LazyVolume::open(bench.store.clone(), wrong, 0).unwrap();
     assert!(matches!(opened.read(200, 1, 0), Err(LazyError::KeyPageDamaged(200))));
     opened.verify_due(100_000).unwrap();
@@ -238,6 +222,22 @@ fn sealed_keys_open_at_their_place_only() {
     let bench = bench.reopen();
     bench.volume.verify_due(100_000).unwrap();
     assert_eq!(bench.number(200), Some(3));
+}
+
+/// L10: sealed keys open at their place, in their unit and under their secret only.
+#[test]
+fn sealed_keys_open_at_their_place_only() {
+    let bench = Bench::new(S2_5, SAFE);
+    bench.write(0, 1, 1);
+    bench.write(100, 1, 2);
+    bench.volume.synchronize(0).unwrap();
+    for other in [
+        LazyUnit { serial: [6; 16], ..bench.unit.clone() },
+        LazyUnit { secret: Some(zeroize::Zeroizing::new([8; 32])), ..bench.unit.clone() },
+    ] {
+        let refused = LazyVolume::open(bench.store.clone(), other, 0);
+        assert!(matches!(refused.err(), Some(LazyError::WrongPageSecret)));
+    }
     // Blocks 0 and 100 are on pages 0 and 1.
     let keys = ObjectId::new(sealstone_block_lazy::LAZY_PARTITION, 2 << 32);
     let mut page = vec![0; 4096];

@@ -71,6 +71,7 @@ pub(crate) const fn kind_of(failure: &BlockFailure) -> Option<(IntegrityFailureK
             LazyError::KeyPageDamaged(lba) => Some((Damaged, Some(*lba))),
             LazyError::LogDamaged { .. }
             | LazyError::UnitKeysDamaged
+            | LazyError::WrongPageSecret
             | LazyError::Store(StoreError::Damaged { .. } | StoreError::IndexDamaged { .. }) => {
                 Some((Damaged, None))
             }
