@@ -2,47 +2,19 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod e2e_support;
+#[path = "e2e_support/history.rs"]
+mod history;
+#[path = "e2e_support/simulated_unit.rs"]
+mod simulated_unit;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bytes::Bytes;
-use e2e_support::{BLOCK, SimRng, SimulatedUnit, keys, keys_of};
-use sealstone_block_client::e2e::{
-    DiskKeys, E2eDisk, E2eError, E2eOptions, MemoryRootStore, RootStore, RootStoreError, fast_aead,
-};
-use sealstone_block_e2e::{KeyEpoch, LeaseEpoch, ROOT_LEN, RootError, UnitId, UnitKey, UnitKeyRing};
+use history::{BLOCK, Oracle, SharedRoots, SimRng, UNIT_BLOCKS, USED, keys, keys_of, put, value, workload};
+use sealstone_block_client::e2e::{DiskKeys, E2eError, E2eOptions, RootStoreError, fast_aead};
+use sealstone_block_e2e::{KeyEpoch, RootError, UnitId, UnitKey, UnitKeyRing};
+use simulated_unit::SimulatedUnit;
 
-/// Blocks of the unit: the smallest one.
-const UNIT_BLOCKS: u64 = 256;
-/// Blocks that the tests use, so that each is written often.
-const USED: u64 = 24;
-
-/// A record that survives the client.
-#[derive(Clone)]
-struct SharedRoots(Arc<MemoryRootStore>);
-
-impl RootStore for SharedRoots {
-    async fn acquire(&self) -> Result<LeaseEpoch, RootStoreError> {
-        self.0.acquire().await
-    }
-
-    async fn load(&self) -> Result<[u8; ROOT_LEN], RootStoreError> {
-        self.0.load().await
-    }
-
-    async fn publish(
-        &self,
-        lease: LeaseEpoch,
-        expected: Option<u64>,
-        root: [u8; ROOT_LEN],
-    ) -> Result<(), RootStoreError> {
-        self.0.publish(lease, expected, root).await
-    }
-}
-
-type Disk = E2eDisk<SimulatedUnit, SharedRoots>;
+type Disk = history::Disk<SimulatedUnit>;
 
 /// A unit and its record.
 struct TestDisk {
@@ -72,101 +44,6 @@ impl TestDisk {
         let (unit, roots) = (self.unit.clone(), self.roots.clone());
         Ok(Disk::open(unit, roots, keys, options).await?.0)
     }
-}
-
-fn block(value: u8) -> Bytes {
-    Bytes::from(vec![value; BLOCK as usize])
-}
-
-/// Returns the value of a block, which is the same in all its bytes.
-async fn value(disk: &Disk, lba: u64) -> Result<u8, E2eError> {
-    let data = disk.read(lba * BLOCK, BLOCK).await?;
-    assert!(data.iter().all(|byte| *byte == data[0]), "block {lba} has mixed content");
-    Ok(data[0])
-}
-
-async fn put(disk: &Disk, lba: u64, value: u8) -> Result<(), E2eError> {
-    disk.write(lba * BLOCK, block(value), false).await
-}
-
-/// The contents that each block may have.
-#[derive(Clone, Default)]
-struct Oracle(BTreeMap<u64, Vec<u8>>);
-
-impl Oracle {
-    fn of(&self, lba: u64) -> &[u8] {
-        self.0.get(&lba).map_or(&[0], |values| &values[..])
-    }
-
-    /// A change was sent.
-    fn begin(&mut self, lba: u64, value: u8) {
-        self.0.entry(lba).or_insert_with(|| vec![0]).push(value);
-    }
-
-    /// All changes are durable.
-    fn flushed(&mut self) {
-        for values in self.0.values_mut() {
-            *values = vec![*values.last().unwrap()];
-        }
-    }
-
-    /// Reads all blocks: each has one of its values, which it keeps.
-    async fn verify(&mut self, disk: &Disk, context: &str) {
-        for lba in 0..USED {
-            let found = value(disk, lba).await.unwrap_or_else(|error| panic!("{context}: {error}"));
-            assert!(
-                self.of(lba).contains(&found),
-                "{context}: block {lba} is {found}, not {:?}",
-                self.of(lba)
-            );
-            self.0.insert(lba, vec![found]);
-        }
-    }
-}
-
-/// Runs a workload until the unit fails or the steps end. Returns whether it ended.
-async fn workload(disk: &Disk, oracle: &mut Oracle, random: &mut SimRng, steps: usize) -> bool {
-    let cursor = disk.flush_cursor();
-    for _ in 0..steps {
-        let lba = random.below(USED - 4);
-        let outcome = match random.below(10) {
-            0..5 => {
-                let blocks = 1 + random.below(4);
-                let values: Vec<u8> = (0..blocks).map(|_| 1 + random.below(200) as u8).collect();
-                (lba..).zip(&values).for_each(|(lba, value)| oracle.begin(lba, *value));
-                let data: Vec<u8> = values.iter().flat_map(|value| vec![*value; BLOCK as usize]).collect();
-                disk.write(lba * BLOCK, data.into(), false).await
-            }
-            5..7 => {
-                // Several requests at once.
-                let other = (lba + 2) % USED;
-                let [one, two] = [1 + random.below(200) as u8, 1 + random.below(200) as u8];
-                oracle.begin(lba, one);
-                oracle.begin(other, two);
-                let (one, two) = tokio::join!(put(disk, lba, one), put(disk, other, two));
-                one.and(two)
-            }
-            7 => {
-                (lba..lba + 2).for_each(|lba| oracle.begin(lba, 0));
-                disk.unmap(lba * BLOCK, 2 * BLOCK, false).await
-            }
-            8 => {
-                let expected = oracle.of(lba).last().copied();
-                value(disk, lba).await.map(|found| assert_eq!(Some(found), expected, "block {lba}"))
-            }
-            _ => {
-                let flushed = disk.flush(&cursor).await;
-                if flushed.is_ok() {
-                    oracle.flushed();
-                }
-                flushed
-            }
-        };
-        if outcome.is_err() {
-            return false;
-        }
-    }
-    true
 }
 
 #[tokio::test]

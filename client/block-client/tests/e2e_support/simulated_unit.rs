@@ -5,36 +5,10 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use sealstone_block_client::BlockError;
-use sealstone_block_client::e2e::{DiskKeys, SealedMedium, WriteGuarantee, fast_aead};
-use sealstone_block_e2e::{BLOCK_LEN, KeyEpoch, UnitId, UnitKey, UnitKeyRing};
+use sealstone_block_client::e2e::{SealedMedium, WriteGuarantee};
+use sealstone_block_e2e::BLOCK_LEN;
 
-pub(crate) const BLOCK: u64 = BLOCK_LEN as u64;
-
-pub(crate) fn keys() -> DiskKeys {
-    keys_of(1, 2)
-}
-
-pub(crate) fn keys_of(unit: u8, key: u8) -> DiskKeys {
-    let ring = UnitKeyRing::new(UnitId([unit; 16]), KeyEpoch(1), UnitKey::new([key; 32]), fast_aead);
-    Arc::new(ring.unwrap())
-}
-
-/// The generator SplitMix64.
-pub(crate) struct SimRng(u64);
-
-impl SimRng {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15))
-    }
-
-    pub(crate) fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (mixed ^ (mixed >> 31)) % limit
-    }
-}
+use crate::history::{BLOCK, SimRng};
 
 type Block = [u8; BLOCK_LEN];
 
