@@ -519,18 +519,23 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn failed_start_ends_its_daemons() {
         let folder = tempfile::tempdir().expect("temporary folder");
+        let config = ClusterConfig { osds: Some(3), ..config(folder.path()) };
         let (stop, ended) = Shutdown::manual();
         drop(stop);
         // The daemons end before the administrator can log in.
-        let failed = Cluster::start(&config(folder.path()), &ended, &|_| {}).await;
-        assert!(failed.is_err());
+        assert!(Cluster::start(&config, &ended, &|_| {}).await.is_err());
         let (_stop, shutdown) = Shutdown::manual();
-        let mut device = DeviceServerConfig::new(&folder.path().join("osd1"));
-        device.listen = "127.0.0.1:0".to_owned();
-        let device = DeviceServer::start(device, &shutdown).await.expect("its store is closed");
-        device.shutdown().await.expect("stopped");
-        let cluster = Cluster::start(&config(folder.path()), &shutdown, &|_| {}).await.expect("started");
+        let cluster = Cluster::start(&config, &shutdown, &|_| {}).await.expect("created again");
         cluster.shutdown().await.expect("stopped");
+        let [metadata, moved] = [MDS_FOLDER, "moved"].map(|name| folder.path().join(name));
+        for _ in 0..4 {
+            // The devices start, and the metadata server cannot.
+            fs::rename(&metadata, &moved).expect("moved");
+            assert!(Cluster::start(&config, &shutdown, &|_| {}).await.is_err());
+            fs::rename(&moved, &metadata).expect("moved back");
+            let cluster = Cluster::start(&config, &shutdown, &|_| {}).await.expect("its stores are closed");
+            cluster.shutdown().await.expect("stopped");
+        }
     }
 
     #[tokio::test(flavor = "multi_thread")]
