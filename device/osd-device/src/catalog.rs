@@ -200,8 +200,6 @@ pub(crate) struct Catalog {
     defaults: MethodDefaults,
     root: RwLock<RootPolicy>,
     partitions: RwLock<BTreeMap<u64, Arc<Partition>>>,
-    /// Partitions with a damaged record at the start: commands do not find them.
-    damaged: BTreeSet<u64>,
     /// Hidden partitions: their contents are being created or replaced.
     unfinished: RwLock<BTreeMap<u64, Arc<Partition>>>,
     /// Audit values whose credentials are refused.
@@ -220,11 +218,10 @@ impl Catalog {
             Err(StoreError::NotFound(_)) => store.create(ObjectId::ROOT, ObjectType::Root)?,
             other => drop(other?),
         }
-        let mut catalog = Self {
+        let catalog = Self {
             defaults,
             root: RwLock::new(read_root(store, defaults)?),
             partitions: RwLock::new(BTreeMap::new()),
-            damaged: BTreeSet::new(),
             unfinished: RwLock::new(BTreeMap::new()),
             frozen_audits: RwLock::new(read_frozen_audits(store)?),
             changes: AtomicU64::new(0),
@@ -237,11 +234,11 @@ impl Catalog {
             for (id, kind) in found {
                 match kind {
                     ObjectType::Partition => match catalog.add(store, id.partition) {
-                        Err(StoreError::IndexDamaged { .. }) => catalog.leave_out(id),
+                        Err(StoreError::IndexDamaged { .. }) => log_unavailable(id),
                         added => drop(added?),
                     },
                     // The store lists an object with a damaged record as a user object.
-                    ObjectType::User if id.is_partition() => catalog.leave_out(id),
+                    ObjectType::User if id.is_partition() => log_unavailable(id),
                     ObjectType::User => {
                         if let Some(partition) = catalog.partition(id.partition) {
                             partition.object_created(id.object);
@@ -260,17 +257,6 @@ impl Catalog {
             from = next;
         }
         Ok(catalog)
-    }
-
-    /// Leaves out a partition whose record is damaged.
-    fn leave_out(&mut self, id: ObjectId) {
-        tracing::error!(partition = %id, "a record of the partition is damaged; it is unavailable");
-        self.damaged.insert(id.partition);
-    }
-
-    /// Returns the partitions with a damaged record at the start. Their keys must be kept.
-    pub(crate) const fn damaged_ids(&self) -> &BTreeSet<u64> {
-        &self.damaged
     }
 
     pub(crate) fn root(&self) -> RootPolicy {
@@ -500,6 +486,11 @@ fn read_root(store: &dyn ObjectStore, defaults: MethodDefaults) -> Result<RootPo
 fn read_frozen_audits(store: &dyn ObjectStore) -> Result<BTreeSet<[u8; 20]>, StoreError> {
     let stored = store.attributes(ObjectId::ROOT, Some(ROOT + FROZEN_AUDITS))?;
     Ok(stored.into_iter().filter_map(|(_, value)| value.try_into().ok()).collect())
+}
+
+/// Logs a partition that is not in the catalog, so that commands do not find it.
+fn log_unavailable(partition: ObjectId) {
+    tracing::error!(%partition, "a record of the partition is damaged; it is unavailable");
 }
 
 /// Returns the bytes that an object uses; 0 if its record is damaged, so that the object can be

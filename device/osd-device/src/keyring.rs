@@ -89,8 +89,8 @@ pub(crate) struct Keyring {
 }
 
 impl Keyring {
-    /// Opens the keys at a start. `partitions` are those in the store: each gets an entry for keys,
-    /// and keys of others, left by an interrupted CREATE or REMOVE PARTITION, are dropped.
+    /// Opens the keys at a start. Each of `partitions` gets an entry for keys. Keys of others, left
+    /// by an interrupted CREATE or REMOVE PARTITION, are dropped unless `may_exist`.
     ///
     /// # Errors
     /// [`KeyringError`] if the stored keys are invalid or cannot be stored.
@@ -99,6 +99,7 @@ impl Keyring {
         initial: &InitialKey,
         system_id: [u8; 20],
         partitions: &BTreeSet<u64>,
+        may_exist: impl Fn(u64) -> bool,
     ) -> Result<Self, KeyringError> {
         let factory = record.stored.is_none();
         let mut keys = match &record.stored {
@@ -110,7 +111,7 @@ impl Keyring {
         }
         let known: BTreeSet<u64> = keys.partitions().collect();
         let mut changed = factory;
-        for &orphan in known.difference(partitions).filter(|id| **id != 0) {
+        for &orphan in known.difference(partitions).filter(|id| **id != 0 && !may_exist(**id)) {
             // Already retired if REMOVE PARTITION was interrupted.
             keys.forget_partition(orphan);
             changed = true;
@@ -337,8 +338,8 @@ mod tests {
             store: Box::new(Arc::clone(kept)),
         };
         let initial = InitialKey::new(&[1; 32]).expect("32 bytes");
-        Keyring::open(record, &initial, SYSTEM, &partitions.iter().copied().collect())
-            .expect("keys that open")
+        let partitions = partitions.iter().copied().collect();
+        Keyring::open(record, &initial, SYSTEM, &partitions, |_| false).expect("keys that open")
     }
 
     fn has_key(keyring: &Keyring, partition: u64) -> bool {
@@ -402,7 +403,7 @@ mod tests {
         let attempt = |stored: &[u8], system| {
             let stored = Some(Zeroizing::new(stored.to_vec()));
             let record = KeyRecord { stored, store: Box::new(VolatileKeys) };
-            Keyring::open(record, &initial, system, &BTreeSet::new()).err()
+            Keyring::open(record, &initial, system, &BTreeSet::new(), |_| false).err()
         };
         assert!(matches!(attempt(&stored, [8; 20]), Some(KeyringError::AnotherDevice)));
         assert!(matches!(attempt(&stored[1..], SYSTEM), Some(KeyringError::Damaged)));

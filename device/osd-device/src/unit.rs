@@ -125,9 +125,12 @@ impl OsdUnit {
             ..GatePolicy::default()
         };
         let seen = catalog.partition_ids(0, usize::MAX);
-        let hidden = catalog.unfinished_ids().into_iter().chain(catalog.damaged_ids().iter().copied());
-        let partitions = seen.into_iter().chain(hidden).collect();
-        let keys = Keyring::open(parts.keys, &parts.master_key, parts.system_id, &partitions)?;
+        let partitions = seen.into_iter().chain(catalog.unfinished_ids()).collect();
+        // A partition with a damaged record, or on a lost page of the index, needs its keys when it
+        // is restored.
+        let may_exist =
+            |id| !matches!(parts.store.stat(ObjectId::of_partition(id)), Err(StoreError::NotFound(_)));
+        let keys = Keyring::open(parts.keys, &parts.master_key, parts.system_id, &partitions, may_exist)?;
         let lease_ms = parts.nonces.lease_ms();
         let guard = Guard::new(policy, keys, parts.lease, parts.nonces, &env);
         let offset_ms = catalog::clock_offset(&*parts.store)?;

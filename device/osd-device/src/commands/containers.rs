@@ -35,11 +35,14 @@ pub(crate) fn create_partition(run: &CommandRun<'_>, requested: u64) -> Result<C
         0 => free_id(device)?,
         _ => requested,
     };
-    if device.catalog.is_taken(id) || has_remnants(device, id)? {
+    if device.catalog.is_taken(id) {
         return Err(OsdFailure::Field(failure::PARTITION));
     }
     if device.stranded.contains(id) {
         return Err(OsdFailure::PartitionBusy);
+    }
+    if has_remnants(device, id)? {
+        return Err(OsdFailure::Field(failure::PARTITION));
     }
     let object = ObjectId::of_partition(id);
     // Keys first: a stored partition without keys would be unusable. Keys without a partition are
@@ -68,11 +71,11 @@ pub(super) fn free_id(device: &OsdDevice) -> Result<u64, OsdFailure> {
     Err(none)
 }
 
-/// Whether there are objects of a partition that does not exist. Damage or manual changes can
-/// remove the partition record; a new partition with this id would expose the objects. FORMAT OSD
-/// removes them.
+/// Whether there are records of a partition that is not in the catalog, or of its objects. Damage
+/// or manual changes can cause that; a new partition with this id would expose the objects. FORMAT
+/// OSD removes them.
 pub(super) fn has_remnants(device: &OsdDevice, id: u64) -> Result<bool, OsdFailure> {
-    let found = device.store.list(ObjectId::new(id, 1), 1)?;
+    let found = device.store.list(ObjectId::of_partition(id), 1)?;
     Ok(found.first().is_some_and(|(object, _)| object.partition == id))
 }
 

@@ -81,8 +81,16 @@ impl Faulty {
         *self.spoiled.lock() = ids.to_vec();
     }
 
+    /// Restores lost objects and damaged records.
+    #[allow(dead_code, reason = "not every test file damages records")]
+    pub(crate) fn restore(&self) {
+        *self.gap.lock() = None;
+        self.spoiled.lock().clear();
+    }
+
     fn record(&self, id: ObjectId) -> Result<(), StoreError> {
-        match self.spoiled.lock().contains(&id) {
+        let is_lost = self.gap.lock().is_some_and(|(first, last)| (first..=last).contains(&id));
+        match is_lost || self.spoiled.lock().contains(&id) {
             true => Err(StoreError::IndexDamaged { object: id }),
             false => Ok(()),
         }
