@@ -3,7 +3,7 @@
 //! Does: store which asynchronous jobs are queued or run.
 //! Does not: store arguments or results.
 //! Contract: a job is stored before its id is returned to the client, and removed when it has
-//! ended.
+//! ended. A damaged file is replaced: the device must start without it.
 //!
 //! Layout: magic (8 bytes), then for each job its id (16), user (16), and the function's partition
 //! and number (8 each, big-endian).
@@ -33,15 +33,22 @@ impl JobRecords {
     /// Opens the file; returns the jobs that were in it, which are lost.
     ///
     /// # Errors
-    /// The file cannot be read, or is no file of this kind.
+    /// The file cannot be read or written.
     pub(crate) fn open(path: PathBuf) -> io::Result<(Self, Vec<(JobId, JobOwner)>)> {
-        let stored = sealstone_slots::read(&path, (MAGIC.len() + ENTRIES_MAX * ENTRY_LEN) as u64)?;
-        let lost = match &stored {
-            None => Vec::new(),
-            Some(bytes) => parse(bytes).ok_or(io::ErrorKind::InvalidData)?,
+        let stored = sealstone_slots::read(&path, (MAGIC.len() + ENTRIES_MAX * ENTRY_LEN) as u64);
+        let jobs = stored.and_then(|stored| match stored {
+            None => Ok(Vec::new()),
+            Some(bytes) => parse(&bytes).ok_or_else(|| io::ErrorKind::InvalidData.into()),
+        });
+        let (lost, is_damaged) = match jobs {
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                tracing::error!(path = %path.display(), "the file of asynchronous jobs is damaged; its jobs are unknown");
+                (Vec::new(), true)
+            }
+            jobs => (jobs?, false),
         };
         let records = Self { path, jobs: Mutex::default() };
-        if !lost.is_empty() {
+        if is_damaged || !lost.is_empty() {
             records.store(&records.jobs.lock())?;
         }
         Ok((records, lost))
@@ -116,11 +123,20 @@ mod tests {
     }
 
     #[test]
-    fn damaged_file_is_refused() {
+    fn damaged_file_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("jobs");
         sealstone_slots::write(&path, b"OSDJOB1\nshort").unwrap();
-        let error = JobRecords::open(path).err().unwrap();
-        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        let cut = std::fs::read(&path).unwrap()[..5000].to_vec();
+        for damaged in [&b"OSDJOB1\nshort"[..], b"other", &cut] {
+            std::fs::write(&path, damaged).unwrap();
+            assert!(JobRecords::open(path.clone()).unwrap().1.is_empty());
+            let (records, _) = JobRecords::open(path.clone()).unwrap();
+            records.add(JobId([1; 16]), owner(1)).unwrap();
+            assert_eq!(JobRecords::open(path.clone()).unwrap().1.len(), 1);
+        }
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        assert!(JobRecords::open(path).is_err(), "it cannot be read");
     }
 }
