@@ -113,7 +113,7 @@ impl ReceiptReport {
             if !is_input {
                 return Err(Failure::operation("the receipt states no input with the bytes of this file")
                     .at(path.shown())
-                    .hint("the function read other bytes, not all of them, or in another order"));
+                    .hint("the function read other bytes, a part of a striped file, or in another order"));
             }
         }
         Ok(())

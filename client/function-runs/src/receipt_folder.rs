@@ -32,7 +32,7 @@ impl ReceiptFolder {
         let job = handle.job.to_string();
         if reply.receipt.is_empty() {
             return Err(Failure::operation("the device returned no receipt")
-                .hint("sealstone osd status on the device shows its keys; without a root key it has no receipts")
+                .hint("it has no root key; `sealstone mds keys rotate root` sets one")
                 .at(job));
         }
         let write = |extension: &str, bytes: &[u8]| {
