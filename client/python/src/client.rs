@@ -1,15 +1,14 @@
 //! A client as a Python object: operations by path.
 
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use pyo3::IntoPyObjectExt as _;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use sealstone_client::nodes::{Nodes, NodesOptions};
 use sealstone_client::tls::Fingerprint;
-use sealstone_client::{Client, ClientError, FileKind, GetOptions, Proofs, PutOptions, ServiceKey};
+use sealstone_client::{Client, ClientError, FileKind, GetOptions, Proofs, PutOptions, ServiceKey, Stat};
 use sealstone_mds_protocol::{ErrorCode, Failure};
 use sealstone_metadata_server::ClusterFile;
 use tokio::io::AsyncWriteExt as _;
@@ -17,11 +16,10 @@ use zeroize::Zeroizing;
 
 use crate::errors;
 use crate::file::NativeFile;
-use crate::limits::OperationLimits;
-use crate::operation::NativeOperation;
+use crate::operation::{NativeOperation, OperationContext};
 use crate::paths;
 use crate::results::{BytesResult, entry_tuple, stat_tuple};
-use crate::runtime::{OwnerProcess, login_limits, runtime};
+use crate::runtime::{login_limits, runtime};
 use crate::upload::{self, NativeUpload};
 
 /// A connected client.
@@ -30,32 +28,36 @@ pub(crate) struct NativeClient {
     client: Client,
     /// Files in place, created at the first open.
     nodes: Mutex<Option<Nodes>>,
-    owner: OwnerProcess,
-    limits: Arc<OperationLimits>,
+    context: OperationContext,
 }
 
 impl NativeClient {
     pub(crate) fn new(client: Client) -> Self {
-        Self { client, nodes: Mutex::new(None), owner: OwnerProcess::current(), limits: Arc::default() }
+        Self { client, nodes: Mutex::new(None), context: OperationContext::new(Arc::default()) }
     }
 
-    /// Returns an operation on the file at `path`.
-    fn operation<T, V>(
+    /// Returns an operation between the file at `path` and a local file. An error of the local file
+    /// names that.
+    fn local_operation(
         &self,
         path: &[u8],
-        work: impl Future<Output = Result<T, ClientError>> + Send + 'static,
-        convert: impl FnOnce(T) -> V + Send + 'static,
-    ) -> PyResult<NativeOperation>
-    where
-        T: Send + 'static,
-        V: for<'py> IntoPyObject<'py>,
-    {
-        NativeOperation::of_client(self.owner, &self.limits, Some(path), work, convert)
+        local: PathBuf,
+        work: impl Future<Output = Result<Stat, ClientError>> + Send + 'static,
+    ) -> PyResult<NativeOperation> {
+        let path = path.to_vec();
+        self.context.operation_with(
+            work,
+            |stat| stat_tuple(&stat),
+            |error| match error {
+                ClientError::Source(_) | ClientError::Sink(_) => Some(local.into_os_string().into_vec()),
+                _ => Some(path),
+            },
+        )
     }
 
     /// Returns the files in place of this client, with leases as a mount has them.
     fn nodes(&self) -> PyResult<Nodes> {
-        self.owner.check()?;
+        self.context.owner.check()?;
         let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(nodes) = &*nodes {
             return Ok(nodes.clone());
@@ -78,7 +80,7 @@ impl NativeClient {
         let (client, target) = (self.client.clone(), path.to_vec());
         let options = PutOptions { size: Some(data.len() as u64), replace, mode, ..PutOptions::default() };
         let work = async move { client.put(target, &data[..], options).await };
-        self.operation(path, work, |stat| stat_tuple(&stat))
+        self.context.operation(Some(path), work, |stat| stat_tuple(&stat))
     }
 
     /// Stores a local file.
@@ -86,17 +88,7 @@ impl NativeClient {
         let (client, target, source) = (self.client.clone(), path.to_vec(), local.clone());
         let options = PutOptions { replace, mode, ..PutOptions::default() };
         let work = async move { client.put_file(target, &source, options).await };
-        let path = path.to_vec();
-        NativeOperation::new(self.owner, &self.limits, work, move |py, stored| match stored {
-            Ok(stat) => stat_tuple(&stat).into_py_any(py),
-            Err(error) => {
-                let path = match &error {
-                    ClientError::Source(_) => local.as_os_str().as_bytes(),
-                    _ => &path,
-                };
-                Err(errors::client_error(py, &error, Some(path)))
-            }
-        })
+        self.local_operation(path, local, work)
     }
 
     /// Returns the bytes of a file, or of a range of it.
@@ -108,7 +100,7 @@ impl NativeClient {
             client.get(source, &mut bytes, options).await?;
             Ok(bytes)
         };
-        self.operation(path, work, BytesResult)
+        self.context.operation(Some(path), work, BytesResult)
     }
 
     /// Returns the bytes of a range of a file, read under its lease. Negative offsets count from
@@ -116,14 +108,15 @@ impl NativeClient {
     fn read(&self, path: &[u8], start: i64, end: Option<i64>) -> PyResult<NativeOperation> {
         let (nodes, source) = (self.nodes()?, path.to_vec());
         let work = async move { paths::read(&nodes, &source, start, end).await };
-        self.operation(path, work, BytesResult)
+        self.context.operation(Some(path), work, BytesResult)
     }
 
     /// Returns the entries of a directory: names, kinds, and attributes where they may be read.
     fn list(&self, path: &[u8]) -> PyResult<NativeOperation> {
         let (client, directory) = (self.client.clone(), path.to_vec());
         let work = async move { client.list(directory)?.collect().await };
-        self.operation(path, work, |entries| entries.iter().map(entry_tuple).collect::<Vec<_>>())
+        self.context
+            .operation(Some(path), work, |entries| entries.iter().map(entry_tuple).collect::<Vec<_>>())
     }
 
     /// Returns the attributes of a node.
@@ -135,32 +128,37 @@ impl NativeClient {
                 false => client.lstat(node).await,
             }
         };
-        self.operation(path, work, |stat| stat_tuple(&stat))
+        self.context.operation(Some(path), work, |stat| stat_tuple(&stat))
     }
 
     /// Removes a node; returns the number of removed nodes.
     fn remove(&self, path: &[u8], recursive: bool) -> PyResult<NativeOperation> {
         let (client, node) = (self.client.clone(), path.to_vec());
-        self.operation(path, async move { client.remove(node, recursive).await }, |removed| removed)
+        self.context
+            .operation(Some(path), async move { client.remove(node, recursive).await }, |removed| removed)
     }
 
     /// Creates a directory.
     fn mkdir(&self, path: &[u8], parents: bool, mode: u16) -> PyResult<NativeOperation> {
         let (client, directory) = (self.client.clone(), path.to_vec());
-        self.operation(path, async move { client.mkdir(directory, parents, mode).await }, drop)
+        self.context.operation(Some(path), async move { client.mkdir(directory, parents, mode).await }, drop)
     }
 
     /// Renames a node.
     fn rename(&self, from: &[u8], to: &[u8], replace: bool) -> PyResult<NativeOperation> {
         let (client, source, target) = (self.client.clone(), from.to_vec(), to.to_vec());
-        self.operation(from, async move { client.rename(source, target, replace).await }, |()| ())
+        self.context.operation(
+            Some(from),
+            async move { client.rename(source, target, replace).await },
+            |()| (),
+        )
     }
 
     /// Copies a file; returns the attributes of the copy.
     fn copy(&self, from: &[u8], to: &[u8], replace: bool) -> PyResult<NativeOperation> {
         let (client, source, target) = (self.client.clone(), from.to_vec(), to.to_vec());
         let work = async move { upload::copy(&client, &source, &target, replace).await };
-        self.operation(from, work, |stat| stat_tuple(&stat))
+        self.context.operation(Some(from), work, |stat| stat_tuple(&stat))
     }
 
     /// Reads a file into a local file. After an error the local file has a part of it.
@@ -176,23 +174,13 @@ impl NativeClient {
             file.flush().await.map_err(ClientError::Sink)?;
             Ok(stat)
         };
-        let path = path.to_vec();
-        NativeOperation::new(self.owner, &self.limits, work, move |py, read| match read {
-            Ok(stat) => stat_tuple(&stat).into_py_any(py),
-            Err(error) => {
-                let path = match &error {
-                    ClientError::Sink(_) => local.as_os_str().as_bytes(),
-                    _ => &path,
-                };
-                Err(errors::client_error(py, &error, Some(path)))
-            }
-        })
+        self.local_operation(path, local, work)
     }
 
     /// Starts to store a file whose bytes are written later.
     fn upload(&self, path: &[u8], replace: bool, mode: u16) -> PyResult<NativeUpload> {
-        let (client, limits) = (self.client.clone(), Arc::clone(&self.limits));
-        NativeUpload::start(client, path, (replace, mode), self.owner, limits)
+        let options = PutOptions { replace, mode, ..PutOptions::default() };
+        NativeUpload::start(self.client.clone(), path, options, self.context.clone())
     }
 
     /// Opens a file in place.
@@ -206,25 +194,26 @@ impl NativeClient {
         append: bool,
     ) -> PyResult<NativeOperation> {
         let (nodes, target) = (self.nodes()?, path.to_vec());
-        let (owner, limits) = (self.owner, Arc::clone(&self.limits));
+        let context = self.context.clone();
         let how = paths::OpenMode { write, create, exclusive, truncate };
         let work = async move {
             let file = paths::open(&nodes, &target, how).await?;
             Ok((nodes, file))
         };
-        self.operation(path, work, move |(nodes, file)| NativeFile::new(nodes, file, append, owner, limits))
+        self.context
+            .operation(Some(path), work, move |(nodes, file)| NativeFile::new(nodes, file, append, context))
     }
 
     /// Returns the name of the user.
     fn user(&self) -> PyResult<NativeOperation> {
         let client = self.client.clone();
         let work = async move { client.whoami().await };
-        NativeOperation::of_client(self.owner, &self.limits, None, work, |who| who.user.as_str().to_owned())
+        self.context.operation(None, work, |who| who.user.as_str().to_owned())
     }
 
     /// Makes files in place durable, returns their leases, and ends the session.
     fn logout(&self) -> PyResult<NativeOperation> {
-        self.owner.check()?;
+        self.context.owner.check()?;
         let nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner).take();
         let client = self.client.clone();
         let work = async move {
@@ -235,13 +224,13 @@ impl NativeClient {
             let ended = client.logout().await;
             stored.and(ended)
         };
-        NativeOperation::of_client(self.owner, &self.limits, None, work, |()| ())
+        self.context.operation(None, work, |()| ())
     }
 }
 
 impl Drop for NativeClient {
     fn drop(&mut self) {
-        if !self.owner.is_current() {
+        if !self.context.owner.is_current() {
             // Its tasks belong to the runtime of the parent.
             core::mem::forget(self.client.clone());
             core::mem::forget(self.nodes.get_mut().unwrap_or_else(PoisonError::into_inner).take());
@@ -270,7 +259,7 @@ fn pin_of(py: Python<'_>, pin: &str) -> PyResult<Fingerprint> {
 pub(crate) fn login_operation(
     login: impl Future<Output = Result<Client, ClientError>> + Send + 'static,
 ) -> PyResult<NativeOperation> {
-    NativeOperation::of_client(OwnerProcess::current(), &login_limits()?, None, login, NativeClient::new)
+    OperationContext::new(login_limits()?).operation(None, login, NativeClient::new)
 }
 
 /// Logs in with a password.

@@ -5,14 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use sealstone_client::ClientError;
 use sealstone_client::nodes::{File, Nodes};
 use sealstone_mds_protocol::NodeChange;
 
-use crate::limits::OperationLimits;
-use crate::operation::NativeOperation;
+use crate::operation::{NativeOperation, OperationContext};
 use crate::results::BytesResult;
-use crate::runtime::OwnerProcess;
 
 /// Maximum bytes of one read; a longer one returns fewer bytes.
 pub(crate) const READ_BYTES_MAX: usize = 16 << 20;
@@ -23,37 +20,18 @@ pub(crate) struct NativeFile {
     nodes: Nodes,
     file: Mutex<Option<Arc<File>>>,
     append: bool,
-    owner: OwnerProcess,
-    limits: Arc<OperationLimits>,
+    context: OperationContext,
 }
 
 impl NativeFile {
-    pub(crate) fn new(
-        nodes: Nodes,
-        file: File,
-        append: bool,
-        owner: OwnerProcess,
-        limits: Arc<OperationLimits>,
-    ) -> Self {
-        Self { nodes, file: Mutex::new(Some(Arc::new(file))), append, owner, limits }
+    pub(crate) fn new(nodes: Nodes, file: File, append: bool, context: OperationContext) -> Self {
+        Self { nodes, file: Mutex::new(Some(Arc::new(file))), append, context }
     }
 
     fn file(&self) -> PyResult<Arc<File>> {
-        self.owner.check()?;
+        self.context.owner.check()?;
         let file = self.file.lock().unwrap_or_else(PoisonError::into_inner).clone();
         file.ok_or_else(|| PyValueError::new_err("I/O operation on closed file"))
-    }
-
-    fn operation<T, V>(
-        &self,
-        work: impl Future<Output = Result<T, ClientError>> + Send + 'static,
-        convert: impl FnOnce(T) -> V + Send + 'static,
-    ) -> PyResult<NativeOperation>
-    where
-        T: Send + 'static,
-        V: for<'py> IntoPyObject<'py>,
-    {
-        NativeOperation::of_client(self.owner, &self.limits, None, work, convert)
     }
 }
 
@@ -62,7 +40,11 @@ impl NativeFile {
     /// Returns up to `length` bytes at an offset; none at the end of the file.
     fn read(&self, offset: u64, length: usize) -> PyResult<NativeOperation> {
         let file = self.file()?;
-        self.operation(async move { file.read(offset, length.min(READ_BYTES_MAX)).await }, BytesResult)
+        self.context.operation(
+            None,
+            async move { file.read(offset, length.min(READ_BYTES_MAX)).await },
+            BytesResult,
+        )
     }
 
     /// Writes bytes at an offset, or at the end of a file that is open for appending. Returns the
@@ -75,37 +57,37 @@ impl NativeFile {
                 false => file.write(offset, &data).await.map(|()| offset),
             }
         };
-        self.operation(work, |offset| offset)
+        self.context.operation(None, work, |offset| offset)
     }
 
     /// Changes the size.
     fn truncate(&self, size: u64) -> PyResult<NativeOperation> {
         let (file, nodes) = (self.file()?, self.nodes.clone());
         let change = NodeChange { size: Some(size), ..NodeChange::default() };
-        self.operation(async move { nodes.set(file.node(), change, true).await }, drop)
+        self.context.operation(None, async move { nodes.set(file.node(), change, true).await }, drop)
     }
 
     /// Returns the size.
     fn size(&self) -> PyResult<NativeOperation> {
         let (file, nodes) = (self.file()?, self.nodes.clone());
-        self.operation(async move { nodes.node(file.node()).await }, |stat| stat.size)
+        self.context.operation(None, async move { nodes.node(file.node()).await }, |stat| stat.size)
     }
 
     /// Sends written bytes, so that other clients see them.
     fn flush(&self) -> PyResult<NativeOperation> {
         let file = self.file()?;
-        self.operation(async move { file.flush().await }, |()| ())
+        self.context.operation(None, async move { file.flush().await }, |()| ())
     }
 
     /// Makes written bytes durable.
     fn sync(&self) -> PyResult<NativeOperation> {
         let file = self.file()?;
-        self.operation(async move { file.sync().await }, |()| ())
+        self.context.operation(None, async move { file.sync().await }, |()| ())
     }
 
     /// Sends written bytes and closes the file. The file is closed after an error too.
     fn close(&self) -> PyResult<NativeOperation> {
-        self.owner.check()?;
+        self.context.owner.check()?;
         let file = self.file.lock().unwrap_or_else(PoisonError::into_inner).take();
         let work = async move {
             match file {
@@ -113,13 +95,13 @@ impl NativeFile {
                 None => Ok(()),
             }
         };
-        self.operation(work, |()| ())
+        self.context.operation(None, work, |()| ())
     }
 }
 
 impl Drop for NativeFile {
     fn drop(&mut self) {
-        if !self.owner.is_current() {
+        if !self.context.owner.is_current() {
             // Its tasks belong to the runtime of the parent.
             core::mem::forget(self.file.get_mut().unwrap_or_else(PoisonError::into_inner).take());
             core::mem::forget(self.nodes.clone());

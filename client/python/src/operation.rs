@@ -23,58 +23,77 @@ pub(crate) type ResultConversion = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyA
 /// The future of an operation.
 pub(crate) type OperationFuture = Pin<Box<dyn Future<Output = ResultConversion> + Send>>;
 
-/// An operation that has not started.
-#[pyclass(frozen, module = "sealstone._native")]
-pub(crate) struct NativeOperation {
-    future: Mutex<Option<OperationFuture>>,
-    owner: OwnerProcess,
+/// The process and the limits that the operations of one client share.
+#[derive(Clone)]
+pub(crate) struct OperationContext {
+    pub(crate) owner: OwnerProcess,
     limits: Arc<OperationLimits>,
 }
 
-impl NativeOperation {
-    /// Returns an operation with any conversion of its result.
-    pub(crate) fn new<T: Send + 'static>(
-        owner: OwnerProcess,
-        limits: &Arc<OperationLimits>,
-        work: impl Future<Output = T> + Send + 'static,
-        convert: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
-    ) -> PyResult<Self> {
-        owner.check()?;
-        let future: OperationFuture = Box::pin(async move {
-            let result = work.await;
-            Box::new(move |py: Python<'_>| convert(py, result)) as ResultConversion
-        });
-        Ok(Self { future: Mutex::new(Some(future)), owner, limits: Arc::clone(limits) })
+impl OperationContext {
+    /// Returns the context of objects that this process creates.
+    pub(crate) fn new(limits: Arc<OperationLimits>) -> Self {
+        Self { owner: OwnerProcess::current(), limits }
     }
 
-    /// Returns an operation of the client; `path` is the file that its errors name.
-    pub(crate) fn of_client<T, V>(
-        owner: OwnerProcess,
-        limits: &Arc<OperationLimits>,
+    /// Returns an operation; `path` is the file that its errors name.
+    pub(crate) fn operation<T, V>(
+        &self,
         path: Option<&[u8]>,
         work: impl Future<Output = Result<T, ClientError>> + Send + 'static,
         convert: impl FnOnce(T) -> V + Send + 'static,
-    ) -> PyResult<Self>
+    ) -> PyResult<NativeOperation>
     where
         T: Send + 'static,
         V: for<'py> IntoPyObject<'py>,
     {
         let path = path.map(<[u8]>::to_vec);
-        Self::new(owner, limits, work, move |py, result| match result {
-            Ok(value) => convert(value).into_py_any(py),
-            Err(error) => Err(errors::client_error(py, &error, path.as_deref())),
-        })
+        self.operation_with(work, convert, move |_| path)
     }
 
+    /// As [`OperationContext::operation`]; `path_of` returns the file that an error names.
+    pub(crate) fn operation_with<T, V>(
+        &self,
+        work: impl Future<Output = Result<T, ClientError>> + Send + 'static,
+        convert: impl FnOnce(T) -> V + Send + 'static,
+        path_of: impl FnOnce(&ClientError) -> Option<Vec<u8>> + Send + 'static,
+    ) -> PyResult<NativeOperation>
+    where
+        T: Send + 'static,
+        V: for<'py> IntoPyObject<'py>,
+    {
+        self.owner.check()?;
+        let future: OperationFuture = Box::pin(async move {
+            let result = work.await;
+            Box::new(move |py: Python<'_>| match result {
+                Ok(value) => convert(value).into_py_any(py),
+                Err(error) => {
+                    let path = path_of(&error);
+                    Err(errors::client_error(py, &error, path.as_deref()))
+                }
+            }) as ResultConversion
+        });
+        Ok(NativeOperation { future: Mutex::new(Some(future)), context: self.clone() })
+    }
+}
+
+/// An operation that has not started.
+#[pyclass(frozen, module = "sealstone._native")]
+pub(crate) struct NativeOperation {
+    future: Mutex<Option<OperationFuture>>,
+    context: OperationContext,
+}
+
+impl NativeOperation {
     /// Returns the future, once.
     pub(crate) fn take(&self) -> PyResult<OperationFuture> {
-        self.owner.check()?;
+        self.context.owner.check()?;
         let future = self.future.lock().unwrap_or_else(PoisonError::into_inner).take();
         future.ok_or_else(|| PyRuntimeError::new_err("the operation has started already"))
     }
 
     pub(crate) const fn limits(&self) -> &Arc<OperationLimits> {
-        &self.limits
+        &self.context.limits
     }
 }
 
@@ -89,7 +108,7 @@ impl NativeOperation {
 
 impl Drop for NativeOperation {
     fn drop(&mut self) {
-        if !self.owner.is_current() {
+        if !self.context.owner.is_current() {
             // Its objects belong to the runtime of the parent.
             core::mem::forget(self.future.get_mut().unwrap_or_else(PoisonError::into_inner).take());
         }

@@ -16,10 +16,9 @@ use sealstone_client::{Client, ClientError, GetOptions, PutOptions, Stat};
 use tokio::io::{AsyncRead, AsyncWriteExt as _, DuplexStream, ReadBuf};
 use tokio::task::{AbortHandle, JoinHandle};
 
-use crate::limits::OperationLimits;
-use crate::operation::NativeOperation;
+use crate::operation::{NativeOperation, OperationContext};
 use crate::results::stat_tuple;
-use crate::runtime::{OwnerProcess, runtime};
+use crate::runtime::runtime;
 
 /// Maximum bytes between the writer and the put.
 const PIPE_BYTES: usize = 1 << 20;
@@ -77,28 +76,25 @@ pub(crate) struct NativeUpload {
     /// None after the end.
     writer: Arc<tokio::sync::Mutex<Option<UploadWriter>>>,
     put: AbortHandle,
-    owner: OwnerProcess,
-    limits: Arc<OperationLimits>,
+    context: OperationContext,
 }
 
 impl NativeUpload {
     pub(crate) fn start(
         client: Client,
         path: &[u8],
-        (replace, mode): (bool, u16),
-        owner: OwnerProcess,
-        limits: Arc<OperationLimits>,
+        options: PutOptions,
+        context: OperationContext,
     ) -> PyResult<Self> {
-        owner.check()?;
+        context.owner.check()?;
         let (pipe, reader) = tokio::io::duplex(PIPE_BYTES);
         let complete = Arc::new(AtomicBool::new(false));
         let source = PipeReader { pipe: reader, complete: Arc::clone(&complete) };
         let target = path.to_vec();
-        let options = PutOptions { replace, mode, ..PutOptions::default() };
         let put = runtime()?.spawn(async move { client.put(target, source, options).await });
         let abort = put.abort_handle();
         let writer = Arc::new(tokio::sync::Mutex::new(Some(UploadWriter { pipe, complete, put })));
-        Ok(Self { path: path.to_vec(), writer, put: abort, owner, limits })
+        Ok(Self { path: path.to_vec(), writer, put: abort, context })
     }
 }
 
@@ -117,7 +113,7 @@ impl NativeUpload {
             let failed = slot.take().ok_or_else(ended)?;
             failed.result().await.and_then(|_| Err(ended()))
         };
-        NativeOperation::of_client(self.owner, &self.limits, Some(&self.path), work, |()| ())
+        self.context.operation(Some(&self.path), work, |()| ())
     }
 
     /// Stores the file; returns its attributes.
@@ -128,12 +124,12 @@ impl NativeUpload {
             open.complete.store(true, Ordering::Release);
             open.result().await
         };
-        NativeOperation::of_client(self.owner, &self.limits, Some(&self.path), work, |stat| stat_tuple(&stat))
+        self.context.operation(Some(&self.path), work, |stat| stat_tuple(&stat))
     }
 
     /// Ends the upload, so that nothing is stored.
     fn abort(&self) -> PyResult<()> {
-        self.owner.check()?;
+        self.context.owner.check()?;
         self.put.abort();
         Ok(())
     }
@@ -141,7 +137,7 @@ impl NativeUpload {
 
 impl Drop for NativeUpload {
     fn drop(&mut self) {
-        if !self.owner.is_current() {
+        if !self.context.owner.is_current() {
             // Its tasks belong to the runtime of the parent.
             core::mem::forget(Arc::clone(&self.writer));
         }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import IO, Any, Optional, Union
 
 from . import _native
-from ._file import RawFile
+from ._file import OpenMode, RawFile, content_of
 
 PathLike = Union[str, bytes, "os.PathLike[str]"]
 
@@ -65,15 +65,6 @@ class DirEntry:
     """Attributes; ``None`` in a directory that the user may list but not search."""
 
 
-def _path(path: PathLike) -> bytes:
-    return os.fsencode(path)
-
-
-def content_of(data: Any) -> bytes:
-    """Return the bytes of an object; a copy unless they cannot change during the call."""
-    return data if type(data) is bytes else memoryview(data).tobytes()
-
-
 def range_of(start: int, end: Optional[int]) -> Optional[tuple[int, int]]:
     """Return a range of a file; ``None`` for the whole file."""
     if start < 0 or (end is not None and end < start):
@@ -87,38 +78,6 @@ def entries_of(entries: "list[_native._Entry]") -> list[DirEntry]:
         DirEntry(os.fsdecode(name), kind, None if stat is None else Stat(*stat))
         for name, kind, stat in entries
     ]
-
-
-@dataclass(frozen=True)
-class OpenMode:
-    """What a mode of ``open`` means."""
-
-    kind: str
-    readable: bool
-    writable: bool
-    binary: bool
-
-    @property
-    def append(self) -> bool:
-        """Whether writes go to the end of the file."""
-        return self.kind == "a"
-
-    @classmethod
-    def parse(cls, mode: str) -> "OpenMode":
-        """Return the meaning of a mode."""
-        letters = set(mode)
-        kinds = letters & set("rwxa")
-        if len(letters) != len(mode) or letters - set("rwxabt+") or len(kinds) != 1:
-            raise ValueError(f"invalid mode: {mode!r}")
-        if {"b", "t"} <= letters:
-            raise ValueError("a mode is binary or text, not both")
-        kind, update = kinds.pop(), "+" in letters
-        return cls(kind, kind == "r" or update, kind != "r" or update, "b" in letters)
-
-    def flags(self) -> tuple[bool, bool, bool, bool, bool]:
-        """Return the arguments of ``NativeClient.open``."""
-        create, kind = self.kind != "r", self.kind
-        return self.writable, create, kind == "x", kind == "w", kind == "a"
 
 
 class Client:
@@ -138,29 +97,29 @@ class Client:
         With ``replace=False``, an existing file is an error.
         """
         native, content = self._open_native(), content_of(data)
-        return Stat(*native.put(_path(path), content, replace, mode).wait())
+        return Stat(*native.put(os.fsencode(path), content, replace, mode).wait())
 
     def put_file(
         self, path: PathLike, local: PathLike, *, replace: bool = True, mode: int = 0o644
     ) -> Stat:
         """Store a local file with its modification time and holes."""
         native = self._open_native()
-        return Stat(*native.put_file(_path(path), os.fsdecode(local), replace, mode).wait())
+        return Stat(*native.put_file(os.fsencode(path), os.fsdecode(local), replace, mode).wait())
 
     def get(self, path: PathLike, *, start: int = 0, end: Optional[int] = None) -> bytes:
         """Return the bytes of a file, or those from ``start`` up to ``end``.
 
         A whole file is compared with the checksum that its writer recorded.
         """
-        return self._open_native().get(_path(path), range_of(start, end)).wait()
+        return self._open_native().get(os.fsencode(path), range_of(start, end)).wait()
 
     def list(self, path: PathLike = "/") -> "list[DirEntry]":
         """Return the entries of a directory, in byte order of their names."""
-        return entries_of(self._open_native().list(_path(path)).wait())
+        return entries_of(self._open_native().list(os.fsencode(path)).wait())
 
     def stat(self, path: PathLike, *, follow_symlinks: bool = True) -> Stat:
         """Return the attributes of a file or directory."""
-        return Stat(*self._open_native().stat(_path(path), follow_symlinks).wait())
+        return Stat(*self._open_native().stat(os.fsencode(path), follow_symlinks).wait())
 
     def exists(self, path: PathLike) -> bool:
         """Whether a path exists. Errors other than a missing name are raised."""
@@ -172,15 +131,15 @@ class Client:
 
     def remove(self, path: PathLike, *, recursive: bool = False) -> int:
         """Remove a file or an empty directory, or a tree; return the number of removed nodes."""
-        return self._open_native().remove(_path(path), recursive).wait()
+        return self._open_native().remove(os.fsencode(path), recursive).wait()
 
     def mkdir(self, path: PathLike, *, parents: bool = False, mode: int = 0o755) -> None:
         """Create a directory. With ``parents``, missing parents too, and it may exist."""
-        self._open_native().mkdir(_path(path), parents, mode).wait()
+        self._open_native().mkdir(os.fsencode(path), parents, mode).wait()
 
     def rename(self, source: PathLike, target: PathLike, *, replace: bool = True) -> None:
         """Rename a file or directory."""
-        self._open_native().rename(_path(source), _path(target), replace).wait()
+        self._open_native().rename(os.fsencode(source), os.fsencode(target), replace).wait()
 
     def open(
         self,
@@ -197,8 +156,8 @@ class Client:
             raise ValueError("binary mode has no encoding, errors or newline")
         if buffering == 0 and not how.binary:
             raise ValueError("text mode needs a buffer")
-        native = self._open_native().open(_path(path), *how.flags()).wait()
-        raw = RawFile(native, os.fsdecode(path), mode, how.readable, how.writable, how.append)
+        native = self._open_native().open(os.fsencode(path), *how.flags()).wait()
+        raw = RawFile(native, os.fsdecode(path), mode, how)
         if buffering == 0:
             return raw  # type: ignore[return-value]
         size = buffering if buffering > 1 else BUFFER_BYTES

@@ -1,28 +1,76 @@
-"""An open file as ``io.RawIOBase``."""
+"""Open files: their modes and buffers, and a file as ``io.RawIOBase``."""
 
 import io
 import os
+from dataclasses import dataclass
 from typing import Any
 
 from . import _native
 
 
+def content_of(data: Any) -> bytes:
+    """Return the bytes of an object; a copy unless they cannot change during the call."""
+    return data if type(data) is bytes else memoryview(data).tobytes()
+
+
+def writable_view(buffer: Any) -> "memoryview[int]":
+    """Return the bytes of a buffer that a call fills."""
+    view = memoryview(buffer).cast("B")
+    if view.readonly:
+        raise TypeError("the buffer is read-only")
+    return view
+
+
+def seek_position(offset: int, whence: int, base: int) -> int:
+    """Return the position of a seek; ``base`` is the size for ``SEEK_END``, else the old position."""
+    if whence not in (os.SEEK_SET, os.SEEK_CUR, os.SEEK_END):
+        raise ValueError(f"invalid whence: {whence}")
+    position = offset if whence == os.SEEK_SET else base + offset
+    if position < 0:
+        raise ValueError("negative position")
+    return position
+
+
+@dataclass(frozen=True)
+class OpenMode:
+    """What a mode of ``open`` means."""
+
+    kind: str
+    readable: bool
+    writable: bool
+    binary: bool
+
+    @property
+    def append(self) -> bool:
+        """Whether writes go to the end of the file."""
+        return self.kind == "a"
+
+    @classmethod
+    def parse(cls, mode: str) -> "OpenMode":
+        """Return the meaning of a mode."""
+        letters = set(mode)
+        kinds = letters & set("rwxa")
+        if len(letters) != len(mode) or letters - set("rwxabt+") or len(kinds) != 1:
+            raise ValueError(f"invalid mode: {mode!r}")
+        if {"b", "t"} <= letters:
+            raise ValueError("a mode is binary or text, not both")
+        kind, update = kinds.pop(), "+" in letters
+        return cls(kind, kind == "r" or update, kind != "r" or update, "b" in letters)
+
+    def flags(self) -> tuple[bool, bool, bool, bool, bool]:
+        """Return the arguments of ``NativeClient.open``."""
+        create, kind = self.kind != "r", self.kind
+        return self.writable, create, kind == "x", kind == "w", kind == "a"
+
+
 class RawFile(io.RawIOBase):
     """An open file without a buffer of its own. Closing it sends written bytes and reports errors."""
 
-    def __init__(
-        self,
-        native: "_native.NativeFile",
-        name: str,
-        mode: str,
-        readable: bool,
-        writable: bool,
-        append: bool,
-    ) -> None:
+    def __init__(self, native: "_native.NativeFile", name: str, mode: str, how: OpenMode) -> None:
         self._native = native
-        self._readable = readable
-        self._writable = writable
-        self._position = native.size().wait() if append else 0
+        self._readable = how.readable
+        self._writable = how.writable
+        self._position = native.size().wait() if how.append else 0
         self.name = name
         self.mode = mode
 
@@ -52,9 +100,7 @@ class RawFile(io.RawIOBase):
         self._check_readable()
         if offset < 0:
             raise ValueError("negative offset")
-        view = memoryview(buffer).cast("B")
-        if view.readonly:
-            raise TypeError("the buffer is read-only")
+        view = writable_view(buffer)
         data = self._native.read(offset, len(view)).wait()
         view[: len(data)] = data
         return len(data)
@@ -62,7 +108,7 @@ class RawFile(io.RawIOBase):
     def write(self, data: Any) -> int:
         """Write bytes at the position, or at the end of a file that is open for appending."""
         self._check_writable()
-        content = data if type(data) is bytes else memoryview(data).tobytes()
+        content = content_of(data)
         if content:
             self._position = self._native.write(content, self._position).wait() + len(content)
         return len(content)
@@ -70,17 +116,8 @@ class RawFile(io.RawIOBase):
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Change the position and return it."""
         self._check_open()
-        if whence == os.SEEK_SET:
-            base = 0
-        elif whence == os.SEEK_CUR:
-            base = self._position
-        elif whence == os.SEEK_END:
-            base = self._native.size().wait()
-        else:
-            raise ValueError(f"invalid whence: {whence}")
-        if base + offset < 0:
-            raise ValueError("negative position")
-        self._position = base + offset
+        base = self._native.size().wait() if whence == os.SEEK_END else self._position
+        self._position = seek_position(offset, whence, base)
         return self._position
 
     def tell(self) -> int:

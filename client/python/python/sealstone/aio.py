@@ -23,18 +23,8 @@ import os
 from typing import Any, Optional, Union
 
 from . import _native
-from ._client import (
-    Client,
-    DirEntry,
-    OpenMode,
-    PathLike,
-    Stat,
-    _path,
-    content_of,
-    entries_of,
-    login_of,
-    range_of,
-)
+from ._client import Client, DirEntry, PathLike, Stat, entries_of, login_of, range_of
+from ._file import OpenMode, content_of, seek_position, writable_view
 from ._loop import run
 
 __all__ = ["AsyncClient", "AsyncFile", "connect"]
@@ -94,9 +84,7 @@ class AsyncFile:
 
     async def readinto(self, buffer: Any) -> int:
         """Read into a buffer at the position; return the number of bytes, 0 at the end."""
-        view = memoryview(buffer).cast("B")
-        if view.readonly:
-            raise TypeError("the buffer is read-only")
+        view = writable_view(buffer)
         data = await self.read(len(view))
         view[: len(data)] = data
         return len(data)
@@ -131,17 +119,8 @@ class AsyncFile:
         """Change the position and return it."""
         self._check(True, "")
         async with self._turn:
-            if whence == os.SEEK_SET:
-                base = 0
-            elif whence == os.SEEK_CUR:
-                base = self._position
-            elif whence == os.SEEK_END:
-                base = await run(self._native.size())
-            else:
-                raise ValueError(f"invalid whence: {whence}")
-            if base + offset < 0:
-                raise ValueError("negative position")
-            self._position = base + offset
+            base = await run(self._native.size()) if whence == os.SEEK_END else self._position
+            self._position = seek_position(offset, whence, base)
             return self._position
 
     async def size(self) -> int:
@@ -210,21 +189,21 @@ class AsyncClient:
         With ``replace=False``, an existing file is an error.
         """
         native = self._open_native()
-        return Stat(*await run(native.put(_path(path), content_of(data), replace, mode)))
+        return Stat(*await run(native.put(os.fsencode(path), content_of(data), replace, mode)))
 
     async def put_file(
         self, path: PathLike, local: PathLike, *, replace: bool = True, mode: int = 0o644
     ) -> Stat:
         """Store a local file with its modification time and holes."""
         native = self._open_native()
-        return Stat(*await run(native.put_file(_path(path), os.fsdecode(local), replace, mode)))
+        return Stat(*await run(native.put_file(os.fsencode(path), os.fsdecode(local), replace, mode)))
 
     async def get(self, path: PathLike, *, start: int = 0, end: Optional[int] = None) -> bytes:
         """Return the bytes of a file, or those from ``start`` up to ``end``.
 
         A whole file is compared with the checksum that its writer recorded.
         """
-        return await run(self._open_native().get(_path(path), range_of(start, end)))
+        return await run(self._open_native().get(os.fsencode(path), range_of(start, end)))
 
     async def read(self, path: PathLike, *, start: int = 0, end: Optional[int] = None) -> bytes:
         """Return the bytes of a file, or of a range; negative offsets count from the end.
@@ -232,15 +211,15 @@ class AsyncClient:
         Leases keep the file open here, so that the next reads of it send no request to the metadata
         server. The checksum of the writer is not compared.
         """
-        return await run(self._open_native().read(_path(path), start, end))
+        return await run(self._open_native().read(os.fsencode(path), start, end))
 
     async def list(self, path: PathLike = "/") -> list[DirEntry]:
         """Return the entries of a directory, in byte order of their names."""
-        return entries_of(await run(self._open_native().list(_path(path))))
+        return entries_of(await run(self._open_native().list(os.fsencode(path))))
 
     async def stat(self, path: PathLike, *, follow_symlinks: bool = True) -> Stat:
         """Return the attributes of a file or directory."""
-        return Stat(*await run(self._open_native().stat(_path(path), follow_symlinks)))
+        return Stat(*await run(self._open_native().stat(os.fsencode(path), follow_symlinks)))
 
     async def exists(self, path: PathLike) -> bool:
         """Whether a path exists. Errors other than a missing name are raised."""
@@ -252,22 +231,22 @@ class AsyncClient:
 
     async def remove(self, path: PathLike, *, recursive: bool = False) -> int:
         """Remove a file or an empty directory, or a tree; return the number of removed nodes."""
-        return await run(self._open_native().remove(_path(path), recursive))
+        return await run(self._open_native().remove(os.fsencode(path), recursive))
 
     async def mkdir(self, path: PathLike, *, parents: bool = False, mode: int = 0o755) -> None:
         """Create a directory. With ``parents``, missing parents too, and it may exist."""
-        await run(self._open_native().mkdir(_path(path), parents, mode))
+        await run(self._open_native().mkdir(os.fsencode(path), parents, mode))
 
     async def rename(self, source: PathLike, target: PathLike, *, replace: bool = True) -> None:
         """Rename a file or directory."""
-        await run(self._open_native().rename(_path(source), _path(target), replace))
+        await run(self._open_native().rename(os.fsencode(source), os.fsencode(target), replace))
 
     async def open(self, path: PathLike, mode: str = "rb") -> AsyncFile:
         """Open a file in place, with the binary modes of the built-in ``open``."""
         how = OpenMode.parse(mode)
         if not how.binary:
             raise ValueError(f"an asynchronous file is binary: use mode {mode.replace('t', '') + 'b'!r}")
-        native = await run(self._open_native().open(_path(path), *how.flags()))
+        native = await run(self._open_native().open(os.fsencode(path), *how.flags()))
         file = AsyncFile(native, os.fsdecode(path), mode, how)
         if how.append:
             await file.seek(0, os.SEEK_END)

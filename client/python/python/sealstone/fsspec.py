@@ -23,8 +23,8 @@ from fsspec.callbacks import DEFAULT_CALLBACK  # type: ignore[import-untyped]
 from fsspec.utils import stringify_path  # type: ignore[import-untyped]
 
 from . import _native
-from ._client import BUFFER_BYTES, Client, OpenMode, PathLike, Stat, content_of, login_of
-from ._file import RawFile
+from ._client import BUFFER_BYTES, Client, PathLike, Stat, login_of
+from ._file import OpenMode, RawFile, content_of
 from ._loop import run
 from .aio import AsyncClient, AsyncFile
 
@@ -423,9 +423,7 @@ class SealstoneFileSystem(AsyncFileSystem):  # type: ignore[misc]
             return AtomicFile(native.upload(name, how.kind == "w", FILE_MODE), path, autocommit, buffer)
         if not autocommit and how.kind != "r":
             raise ValueError(f"a transaction stores whole files: mode {mode!r} changes them in place")
-        raw = RawFile(
-            native.open(name, *how.flags()).wait(), path, mode, how.readable, how.writable, how.append
-        )
+        raw = RawFile(native.open(name, *how.flags()).wait(), path, mode, how)
         if how.readable and how.writable:
             return io.BufferedRandom(raw, buffer)
         if how.writable:
