@@ -55,7 +55,7 @@ const fn kind_name(kind: FileKind) -> &'static str {
         FileKind::Symlink => "symlink",
         FileKind::Fifo => "fifo",
         FileKind::Socket => "socket",
-        FileKind::CharDevice => "char_device",
+        FileKind::CharDevice => "character_device",
         FileKind::BlockDevice => "block_device",
     }
 }

@@ -17,7 +17,7 @@ _FORMATS = {
     "symlink": stat_module.S_IFLNK,
     "fifo": stat_module.S_IFIFO,
     "socket": stat_module.S_IFSOCK,
-    "char_device": stat_module.S_IFCHR,
+    "character_device": stat_module.S_IFCHR,
     "block_device": stat_module.S_IFBLK,
 }
 
