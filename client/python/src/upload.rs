@@ -105,13 +105,14 @@ impl NativeUpload {
         let writer = Arc::clone(&self.writer);
         let work = async move {
             let mut slot = writer.lock().await;
-            let open = slot.as_mut().ok_or_else(ended)?;
+            // A write that is dropped, as by Ctrl-C, may have sent a part. It drops the upload.
+            let mut open = slot.take().ok_or_else(ended)?;
             if open.pipe.write_all(&data).await.is_ok() {
+                *slot = Some(open);
                 return Ok(());
             }
             // The put has failed, and its error is the cause.
-            let failed = slot.take().ok_or_else(ended)?;
-            failed.result().await.and_then(|_| Err(ended()))
+            open.result().await.and_then(|_| Err(ended()))
         };
         self.context.operation(Some(&self.path), work, |()| ())
     }

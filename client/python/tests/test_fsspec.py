@@ -14,6 +14,7 @@ import fsspec.tests.abstract as abstract
 import pytest
 
 import sealstone
+from sealstone._loop import run
 from sealstone.fsspec import SealstoneFileSystem
 
 fsspec.register_implementation("sealstone", SealstoneFileSystem, clobber=True)
@@ -147,6 +148,28 @@ def test_written_file_appears_when_closed(files, folder):
         assert file.size == len(data)
         file.seek(4_000_000)
         assert file.read(10) == data[4_000_000:4_000_010]
+
+
+def test_interrupted_write_is_not_stored(files, folder, client):
+    """A write is cancelled, as by Ctrl-C, before the pipe has all of its bytes."""
+    native, data = client._open_native(), os.urandom(30_000_000)
+
+    async def main():
+        for number in range(10):
+            path = f"{folder}/{number}"
+            upload = native.upload(os.fsencode(path), True, 0o644)
+            task = asyncio.ensure_future(run(upload.write(data)))
+            await asyncio.sleep(number * 0.002)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            try:
+                await run(upload.finish())
+            except OSError:
+                assert not client.exists(path)
+            else:
+                assert client.get(path) in (b"", data)
+
+    asyncio.run(main())
 
 
 def test_failed_block_stores_nothing(files, folder):
