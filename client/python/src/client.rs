@@ -161,7 +161,7 @@ impl NativeClient {
         self.context.operation(Some(from), work, |stat| stat_tuple(&stat))
     }
 
-    /// Reads a file into a local file. After an error the local file has a part of it.
+    /// Reads a file into a local file, which an error removes.
     fn get_file(&self, path: &[u8], local: PathBuf) -> PyResult<NativeOperation> {
         let (client, source, target) = (self.client.clone(), path.to_vec(), local.clone());
         let work = async move {
@@ -169,9 +169,11 @@ impl NativeClient {
                 let failure = Failure::new(ErrorCode::IsADirectory, &String::from_utf8_lossy(&source));
                 return Err(ClientError::from(failure));
             }
-            let mut file = tokio::fs::File::create(target).await.map_err(ClientError::Sink)?;
+            let mut file = tokio::fs::File::create(&target).await.map_err(ClientError::Sink)?;
+            let partial = PartialFile(Some(target));
             let stat = client.get_file(source, &mut file, GetOptions::default()).await?;
             file.flush().await.map_err(ClientError::Sink)?;
+            partial.keep();
             Ok(stat)
         };
         self.local_operation(path, local, work)
@@ -234,6 +236,27 @@ impl Drop for NativeClient {
             // Its tasks belong to the runtime of the parent.
             core::mem::forget(self.client.clone());
             core::mem::forget(self.nodes.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+        }
+    }
+}
+
+/// A local file that is not complete. Dropping it removes the file, so that programs do not use it.
+struct PartialFile(Option<PathBuf>);
+
+impl PartialFile {
+    fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for PartialFile {
+    fn drop(&mut self) {
+        // A link is followed, as by the creation.
+        if let Some(path) = self.0.take().and_then(|path| std::fs::canonicalize(path).ok())
+            && path.is_file()
+        {
+            // The error of the read is the cause.
+            let _ = std::fs::remove_file(path);
         }
     }
 }

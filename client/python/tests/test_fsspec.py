@@ -250,6 +250,25 @@ def test_callbacks_report_sizes(files, folder, tmp_path):
     assert (tmp_path / "again").read_bytes() == b"12345"
 
 
+def test_failed_read_into_a_file_leaves_no_part(options, client, folder, tmp_path):
+    """The size of local files is limited, so that the read fails in the middle."""
+    client.put(f"{folder}/file", bytes(1) + os.urandom(5_000_000))
+    local = tmp_path / "local"
+    program = f"""
+import resource
+from sealstone.fsspec import SealstoneFileSystem
+resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
+try:
+    SealstoneFileSystem(**{options!r}).get_file("{folder}/file", {str(local)!r})
+except OSError as error:
+    assert error.filename == {str(local)!r}, error
+    raise SystemExit(7)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 7, done.stderr
+    assert not local.exists()
+
+
 def test_parquet_equals_a_local_file(options, client, folder, tmp_path):
     """pandas and pyarrow write the same bytes, and read the same table."""
     pandas = pytest.importorskip("pandas")
