@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 import tomllib
 from pathlib import Path
 
@@ -267,6 +268,21 @@ except OSError as error:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
     assert done.returncode == 7, done.stderr
     assert not local.exists()
+
+
+def test_exit_does_not_wait_for_a_stopped_cluster():
+    """The client does not know that the bytes of its open file are durable."""
+    program = """
+import sealstone
+from sealstone.fsspec import SealstoneFileSystem
+with sealstone.Cluster.embedded() as cluster:
+    files = SealstoneFileSystem(cluster.cluster_file, key_file=cluster.admin_secret)
+    with files.open("/file", "ab") as file:
+        file.write(b"x")
+"""
+    begun = time.monotonic()
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=300)
+    assert time.monotonic() - begun < 60
 
 
 def test_parquet_equals_a_local_file(options, client, folder, tmp_path):

@@ -10,6 +10,7 @@ Files that are opened for writing are stored as a whole when they are closed. Mo
 """
 
 import asyncio
+import contextlib
 import errno
 import io
 import os
@@ -132,11 +133,11 @@ class _InPlaceReader(io.BufferedReader):
 
 
 def _log_out(native: "_native.NativeClient") -> None:
-    try:
+    # The session ends by its time as well.
+    with contextlib.suppress(OSError, RuntimeError):
+        # Without the server, a logout would try for minutes to store written bytes of files.
+        native.user().wait()
         native.logout().wait()
-    except (OSError, RuntimeError):
-        # The session ends by its time as well.
-        pass
 
 
 def _detail(path: str, stat: Stat, is_link: bool) -> "dict[str, Any]":
