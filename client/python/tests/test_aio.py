@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import weakref
 
 import pytest
 
@@ -257,8 +258,10 @@ def test_closed_event_loop_leaves_client_usable(shared, client, folder):
         # No message about tasks that were destroyed while they were pending.
         task._log_destroy_pending = False
     loop.close()
+    closed = weakref.ref(loop)
     del loop, tasks, task
     gc.collect()
+    assert closed() is None
     client.put(f"{folder}/after", b"usable")
     assert asyncio.run(shared.read(f"{folder}/after")) == b"usable"
 

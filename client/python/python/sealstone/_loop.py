@@ -18,8 +18,9 @@ class LoopBridge:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._native = _native.NativeLoop()
-        self._futures: dict[int, asyncio.Future[Any]] = {}
-        # The event loop keeps this object by the callback, and this object must not keep the loop.
+        # The event loop keeps this object by the callback, and this object must not keep the loop:
+        # a future does.
+        self._futures: weakref.WeakValueDictionary[int, asyncio.Future[Any]] = weakref.WeakValueDictionary()
         loop.add_reader(self._native.fileno(), self._deliver)
 
     async def run(self, operation: "NativeOperation[_T]", loop: asyncio.AbstractEventLoop) -> _T:
@@ -30,7 +31,7 @@ class LoopBridge:
         try:
             return await future
         finally:
-            if self._futures.pop(number, None) is not None:
+            if future.cancelled() or not future.done():
                 self._native.abort(number)
 
     def abort_all(self) -> None:
