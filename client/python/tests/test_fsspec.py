@@ -207,6 +207,9 @@ def test_transaction_stores_all_or_nothing(files, folder):
                 file.write(b"x")
             1 / 0
     assert len(files.ls(folder)) == 2
+    for mode in ("ab", "r+b", "w+b"):
+        with files.transaction, pytest.raises(ValueError, match="in place"):
+            files.open(f"{folder}/a", mode)
 
 
 def test_instances_pickle_with_options(files, client, folder):

@@ -75,7 +75,8 @@ class _UploadStream(io.RawIOBase):
 class AtomicFile(io.BufferedWriter):
     """A file that is stored as a whole when it is closed, or by :meth:`commit` in a transaction.
 
-    An exception in its ``with`` block discards it.
+    An exception in its ``with`` block discards it. Text mode and ``fsspec.open`` close it instead,
+    which stores what was written before; a transaction discards that too.
     """
 
     def __init__(self, native: "_native.NativeUpload", path: str, autocommit: bool, buffer: int) -> None:
@@ -111,11 +112,9 @@ class AtomicFile(io.BufferedWriter):
             self.close()
             return
         self.discard()
-        try:
+        # Fails for the rest of the buffer; the exception of the block is the cause.
+        with contextlib.suppress(OSError):
             self.close()
-        except OSError:
-            # The rest of the buffer, of which nothing is stored; the exception of the block is the cause.
-            pass
 
 
 class _InPlaceReader(io.BufferedReader):
@@ -417,12 +416,15 @@ class SealstoneFileSystem(AsyncFileSystem):  # type: ignore[misc]
             if not client.exists(parent):
                 client.mkdir(parent, parents=True)
         if how.kind in "wx" and not how.readable:
-            if how.kind == "x" and client.exists(path):
-                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
-            if client.exists(path) and client.stat(path).is_dir:
-                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+            # Refused before the bytes are sent, and not only when they are stored.
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                existing = client.stat(path)
+                if how.kind == "x":
+                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+                if existing.is_dir:
+                    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
             return AtomicFile(native.upload(name, how.kind == "w", FILE_MODE), path, autocommit, buffer)
-        if not autocommit and how.kind != "r":
+        if not autocommit and how.writable:
             raise ValueError(f"a transaction stores whole files: mode {mode!r} changes them in place")
         raw = RawFile(native.open(name, *how.flags()).wait(), path, mode, how)
         if how.readable and how.writable:
