@@ -1,6 +1,7 @@
 """Embedded clusters."""
 
 import doctest
+import errno
 import os
 import signal
 import socket
@@ -11,6 +12,7 @@ import time
 import pytest
 
 import sealstone
+from sealstone import _cluster
 
 
 def test_example_of_the_package_runs():
@@ -74,6 +76,31 @@ def test_exit_removes_folder_in_memory():
     assert not os.path.exists(done.stdout.strip())
 
 
+def test_exit_stops_clusters_after_a_failure(monkeypatch):
+    clusters = [sealstone.Cluster.embedded() for _ in range(2)]
+    stop = sealstone.Cluster.stop
+
+    def stop_and_fail(self):
+        stop(self)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_cluster, "_running", set(clusters))
+    monkeypatch.setattr(sealstone.Cluster, "stop", stop_and_fail)
+    with pytest.raises(KeyboardInterrupt):
+        _cluster._stop_all()
+    assert not any(cluster.is_running for cluster in clusters)
+
+
+def test_throttled_login_has_its_class(cluster):
+    with sealstone.Cluster.embedded() as other:
+        other.admin_secret.write_text(cluster.admin_secret.read_text())
+        with pytest.raises(sealstone.LoginThrottledError, match="try again in") as raised:
+            for _ in range(20):
+                with pytest.raises(sealstone.LoginError):
+                    other.client()
+        assert raised.value.errno == errno.EAGAIN
+
+
 def test_child_of_fork_gets_an_error_and_ends():
     program = """
 import os, sealstone
@@ -103,6 +130,8 @@ def test_signal_ends_a_waiting_call():
     """The server accepts connections and never answers, so that the login waits for it."""
     program = """
 import os, signal, socket, sys, tempfile, sealstone
+# Ignored in a job in the background, whose children inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 listener = socket.create_server(("127.0.0.1", 0))
 with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
     port = listener.getsockname()[1]
