@@ -221,6 +221,12 @@ fn run_keeps_verifiable_receipts() {
         "{verified}"
     );
     assert_eq!(system.run(&["run", "fails", "--receipts", text(&folder), "--async", "/a"]).code, 2);
+    // A folder that cannot be created leaves the output of an earlier run.
+    let (output, below) = (system.path("output"), local.join("below"));
+    std::fs::write(&output, "earlier").expect("written");
+    let refused = ["run", "longest", "--receipts", text(&below), "--output", text(&output), "/a"];
+    system.run(&refused).fails(1).says(&["not a directory"]);
+    assert_eq!(std::fs::read(&output).expect("a file"), b"earlier");
 }
 
 #[test]

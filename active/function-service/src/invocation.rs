@@ -66,7 +66,7 @@ pub(crate) struct InvocationEnd {
     /// Requests that were refused for lack of authority.
     pub(crate) denials: u64,
     /// Digests of the bytes that were read for the function, by handle; `None` for a handle without
-    /// reads, or with more than have a digest.
+    /// reads, or with more bytes than are hashed.
     pub(crate) read_digests: Vec<Option<[u8; 32]>>,
     /// Whether the engine returned and can serve another call.
     pub(crate) reusable: bool,

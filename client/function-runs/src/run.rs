@@ -104,6 +104,8 @@ impl<'a> FunctionRunState<'a> {
             }
             None => None,
         };
+        // Before the sink, which truncates the output file.
+        let receipts = plan.receipts.as_deref().map(ReceiptFolder::create).transpose()?;
         let sink = match outputs.as_ref().is_some_and(|outputs| !outputs.is_sink()) {
             true => ResultSink::standard(plan.with_json),
             false => ResultSink::open(&plan.destination, plan.with_json)?,
@@ -121,7 +123,7 @@ impl<'a> FunctionRunState<'a> {
             files: &found.files,
             sink,
             with_json: plan.with_json,
-            receipts: plan.receipts.as_deref().map(ReceiptFolder::create).transpose()?,
+            receipts,
             records,
             form,
             per_file: plan.per_file,
