@@ -1,6 +1,7 @@
 """The file system for fsspec, with the tests that fsspec has for all file systems."""
 
 import asyncio
+import gc
 import importlib
 import os
 import pickle
@@ -171,6 +172,25 @@ def test_interrupted_write_is_not_stored(files, folder, client):
                 assert client.get(path) in (b"", data)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("mode", ["ab", "wb", "async"])
+def test_open_file_keeps_the_session(options, client, folder, mode):
+    async def change_and_close(file):
+        await file.write(b"x")
+        await file.close()
+
+    files = SealstoneFileSystem(**options, skip_instance_cache=True)
+    path = f"{folder}/file"
+    file = asyncio.run(files.open_async(path, "wb")) if mode == "async" else files.open(path, mode)
+    del files
+    gc.collect()
+    if mode == "async":
+        asyncio.run(change_and_close(file))
+    else:
+        file.write(b"x")
+        file.close()
+    assert client.get(path) == b"x"
 
 
 def test_failed_block_stores_nothing(files, folder):

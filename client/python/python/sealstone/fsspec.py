@@ -415,6 +415,7 @@ class SealstoneFileSystem(AsyncFileSystem):  # type: ignore[misc]
         if how.kind != "r" and self.auto_mkdir and (parent := self._parent(path)) != "/":
             if not client.exists(parent):
                 client.mkdir(parent, parents=True)
+        file: Any
         if how.kind in "wx" and not how.readable:
             # Refused before the bytes are sent, and not only when they are stored.
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -423,17 +424,24 @@ class SealstoneFileSystem(AsyncFileSystem):  # type: ignore[misc]
                     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
                 if existing.is_dir:
                     raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-            return AtomicFile(native.upload(name, how.kind == "w", FILE_MODE), path, autocommit, buffer)
-        if not autocommit and how.writable:
+            file = AtomicFile(native.upload(name, how.kind == "w", FILE_MODE), path, autocommit, buffer)
+        elif how.writable and not autocommit:
             raise ValueError(f"a transaction stores whole files: mode {mode!r} changes them in place")
-        raw = RawFile(native.open(name, *how.flags()).wait(), path, mode, how)
-        if how.readable and how.writable:
-            return io.BufferedRandom(raw, buffer)
-        if how.writable:
-            return io.BufferedWriter(raw, buffer)
-        return _InPlaceReader(raw, path, buffer)
+        else:
+            raw = RawFile(native.open(name, *how.flags()).wait(), path, mode, how)
+            if how.readable and how.writable:
+                file = io.BufferedRandom(raw, buffer)
+            elif how.writable:
+                file = io.BufferedWriter(raw, buffer)
+            else:
+                file = _InPlaceReader(raw, path, buffer)
+        # A file system that is freed ends the session of its open files.
+        file.fs = self
+        return file
 
     async def open_async(self, path: str, mode: str = "rb", **_: Any) -> AsyncFile:
         """Open a file in place, for asyncio."""
         client = await self._async_client()
-        return await client.open(self._strip_protocol(path), mode)
+        file = await client.open(self._strip_protocol(path), mode)
+        file.fs = self  # type: ignore[attr-defined]
+        return file
