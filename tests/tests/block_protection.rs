@@ -506,9 +506,7 @@ fn lost_secret_stops_only_units_that_need_it() {
         }
         // The secret of another device opens no such unit, and the right one needs no restart.
         bench.start(&[]);
-        if level == "lazy" {
-            bench.check_restored(level, &[0x5A; 32], false);
-        }
+        bench.check_restored(level, &[0x5A; 32], false);
         bench.check_restored(level, &fs::read(&copy).expect("the copy"), true);
         assert_eq!(bench.exchange("disk", None), block(OLD));
         assert_eq!(bench.exchange("disk", Some(&block(NEW))), block(NEW));

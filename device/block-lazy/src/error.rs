@@ -80,8 +80,8 @@ pub enum LazyError {
     /// The unit's secret for keys at rest is missing or superfluous for its profile.
     #[error("profile {0} and the secret for stored keys do not match: only paper+safe and modern have one")]
     PageSecret(&'static str),
-    /// No stored page of keys opens: they were sealed under another secret, or all are damaged.
-    #[error("no key page opens: they are damaged or were sealed under another secret")]
+    /// The stored keys of blocks were sealed under another secret, or what shows this is damaged.
+    #[error("keys of blocks are damaged or were sealed under another secret")]
     WrongPageSecret,
     /// The generation of a block is not of the session that writes, or of an earlier epoch.
     #[error("generation of block {0} is not one of the session: request the keys of the unit")]

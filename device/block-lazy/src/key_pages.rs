@@ -32,8 +32,8 @@ const _: () = assert!(
         && slots_of_page(KeyScheme::Generation, true) == 127
 );
 
-/// Stored pages that are read at most to check the secret.
-const CHECKED_PAGES_MAX: u32 = 8;
+/// Maximum number of stored pages that are read to check the secret.
+const CHECKED_PAGES_MAX: usize = 8;
 
 type PageBytes = Zeroizing<Box<[u8]>>;
 
@@ -103,42 +103,49 @@ impl KeyPages {
         name
     }
 
-    /// Checks that the secret opens a page of the unit: new keys must not be sealed under another
-    /// one. A single stored page does not show whether it is damaged, and passes.
-    pub(crate) fn check_secret(&self, store: &dyn ObjectStore, blocks: u64) -> Result<(), LazyError> {
-        if self.seal.is_none() {
-            return Ok(());
-        }
+    /// Whether a stored page opens under the secret. A single page that does not open may be
+    /// damaged: that is no error.
+    ///
+    /// # Errors
+    /// `WrongPageSecret` if several pages do not open and none does.
+    pub(crate) fn opens_any(&self, store: &dyn ObjectStore) -> Result<bool, LazyError> {
         let mut closed = 0;
-        for first in (0..blocks).step_by(BLOCKS_PER_KEY_FILE as usize) {
-            let file = layout::key_file(self.lun, first);
-            let length = match store.stat(file) {
-                Ok(stat) => stat.length,
-                Err(StoreError::NotFound(_)) => continue,
-                Err(error) => return Err(error.into()),
-            };
+        for (address, lba) in self.stored_pages(store, CHECKED_PAGES_MAX)? {
+            match self.load(store, address, lba) {
+                // Zeros were not sealed: they open under any secret.
+                Ok(page) if page.iter().all(|byte| *byte == 0) => {}
+                Ok(_) => return Ok(true),
+                Err(error) if error.is_local_damage() => closed += 1,
+                Err(error) => return Err(error),
+            }
+        }
+        if closed > 1 { Err(LazyError::WrongPageSecret) } else { Ok(false) }
+    }
+
+    /// Returns the first stored pages of the unit, each with its first block.
+    fn stored_pages(
+        &self,
+        store: &dyn ObjectStore,
+        max: usize,
+    ) -> Result<Vec<(PageAddress, u64)>, LazyError> {
+        let mut pages = Vec::new();
+        // Each file has a page.
+        for (file, _) in store.list_known(layout::first_object(self.lun), max)? {
+            let Some(first) = layout::first_block_of_key_file(self.lun, file) else { break };
             let mut offset = 0;
-            while offset < length {
-                let Some(extent) = store.map(file, offset, 1)?.first().copied() else { break };
-                let end = extent.offset + extent.length;
+            while pages.len() < max
+                && let Some(extent) = store.map(file, offset, 1)?.first()
+            {
                 if extent.kind == ExtentKind::Hole {
-                    offset = end;
+                    offset = extent.offset + extent.length;
                     continue;
                 }
                 let page = offset / PAGE_LEN as u64;
-                let lba = first + page * self.slots_per_page();
-                match self.load(store, PageAddress { file, page }, lba) {
-                    Ok(_) => return Ok(()),
-                    Err(error) if error.is_local_damage() => closed += 1,
-                    Err(error) => return Err(error),
-                }
-                if closed == CHECKED_PAGES_MAX {
-                    return Err(LazyError::WrongPageSecret);
-                }
+                pages.push((PageAddress { file, page }, first + page * self.slots_per_page()));
                 offset = (page + 1) * PAGE_LEN as u64;
             }
         }
-        if closed > 1 { Err(LazyError::WrongPageSecret) } else { Ok(()) }
+        Ok(pages)
     }
 
     /// Reads the slot of a block.

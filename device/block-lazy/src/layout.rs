@@ -158,6 +158,12 @@ pub(crate) fn key_file(lun: u16, lba: u64) -> ObjectId {
     object(lun, lba / BLOCKS_PER_KEY_FILE)
 }
 
+/// Returns the first block whose keys an object has; `None` for other objects than those of keys.
+pub(crate) fn first_block_of_key_file(lun: u16, id: ObjectId) -> Option<u64> {
+    let number = number_in_unit(lun, id)?;
+    (number < KEY_FILES_MAX).then(|| number * BLOCKS_PER_KEY_FILE)
+}
+
 /// Returns the object of a segment.
 pub(crate) fn segment(lun: u16, number: u32) -> ObjectId {
     object(lun, FIRST_SEGMENT + u64::from(number))
@@ -165,8 +171,7 @@ pub(crate) fn segment(lun: u16, number: u32) -> ObjectId {
 
 /// Returns the number of a segment's object; `None` for other objects of the unit.
 pub(crate) fn segment_number(lun: u16, id: ObjectId) -> Option<u32> {
-    let number = id.object.checked_sub(object(lun, FIRST_SEGMENT).object)?;
-    u32::try_from(number).ok().filter(|number| *number < SEGMENTS_MAX)
+    u32::try_from(number_in_unit(lun, id)?.checked_sub(FIRST_SEGMENT)?).ok()
 }
 
 /// Returns the object of the unit's state.
@@ -176,6 +181,11 @@ pub(crate) fn state_object(lun: u16) -> ObjectId {
 
 fn object(lun: u16, number: u64) -> ObjectId {
     ObjectId::new(LAZY_PARTITION, (u64::from(lun) + 1) << 32 | number)
+}
+
+/// Returns the number of an object within a unit; `None` for objects that are not of the unit.
+fn number_in_unit(lun: u16, id: ObjectId) -> Option<u64> {
+    is_of_unit(lun, id).then_some(id.object & u64::from(u32::MAX))
 }
 
 /// Whether an object belongs to a unit.
@@ -226,6 +236,15 @@ mod tests {
             assert_eq!(segment_number(lun, key_file(lun, 1 << 20)), None);
             assert_eq!(segment_number(lun, state_object(lun)), None);
             assert_eq!(segment_number(lun, segment(lun + 1, 0)), None);
+            let last = KEY_FILES_MAX * BLOCKS_PER_KEY_FILE - 1;
+            assert_eq!(first_block_of_key_file(lun, key_file(lun, last)), Some(last - 0xFFFF));
+            for other in [state_object(lun), segment(lun, 0), key_file(lun + 1, 0)] {
+                assert_eq!(first_block_of_key_file(lun, other), None);
+            }
+            // The next objects in a list may be those of a user.
+            let of_user = |id: ObjectId| ObjectId { partition: 1 << 16, ..id };
+            assert_eq!(segment_number(lun, of_user(segment(lun, 7))), None);
+            assert_eq!(first_block_of_key_file(lun, of_user(key_file(lun, 0))), None);
         }
         for (at, id) in ids.iter().enumerate() {
             assert!(!ids[..at].contains(id));

@@ -20,6 +20,7 @@ mod modern;
 mod paper;
 mod paper_safe;
 mod policy;
+mod secret_check;
 mod status;
 mod unit_keys;
 mod version_log;

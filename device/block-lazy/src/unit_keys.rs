@@ -15,6 +15,7 @@ use zeroize::Zeroizing;
 use crate::config::LazyUnit;
 use crate::error::LazyError;
 use crate::layout;
+use crate::secret_check::store_check;
 
 /// Attribute of the unit's state: all version numbers below it may be in use.
 pub(crate) const NEXT_VERSION: AttributeId = AttributeId { page: 0, number: 1 };
@@ -101,6 +102,7 @@ pub(crate) fn load_state(
             let scope = store.begin();
             store.create(object, ObjectType::User)?;
             let keys = has_unit_keys.then(|| StoredUnitKeys::create(store, unit)).transpose()?;
+            store_check(store, unit)?;
             scope.end()?;
             return Ok((1, keys));
         }

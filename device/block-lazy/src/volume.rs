@@ -20,6 +20,7 @@ use crate::index::{VersionEntry, VersionIndex};
 use crate::key_pages::KeyPages;
 use crate::layout::{self, KEY_FILES_MAX, KeySlot, VersionNumber};
 use crate::policy::{ReadVerdict, RejectedVersion, VersionPolicy};
+use crate::secret_check::check_secret;
 use crate::status::LazyStatus;
 use crate::unit_keys::{NEXT_VERSION, StoredUnitKeys, load_state};
 use crate::version_log::{NewVersion, RecordPlace, VersionLog};
@@ -108,8 +109,8 @@ impl LazyVolume {
     /// Opens the unit, and finds its unverified versions again. Creates what a new unit lacks.
     ///
     /// # Errors
-    /// `Level`, `PageSecret` or `Range` if the description contradicts itself; `LogDamaged`,
-    /// `KeyPageDamaged` or `Store` if the unit cannot be read.
+    /// `Level`, `PageSecret`, `Range` or `LogTooSmall` if the description contradicts itself;
+    /// `WrongPageSecret`, `UnitKeysDamaged`, `LogDamaged` or `Store` if the unit cannot be read.
     pub fn open(store: Arc<dyn ObjectStore>, unit: LazyUnit, now_ms: u64) -> Result<Self, LazyError> {
         let policy = VersionPolicy::of(unit.profile);
         let scheme = unit.level.key_scheme().ok_or(LazyError::Level(unit.level.name()))?;
@@ -124,10 +125,9 @@ impl LazyVolume {
         }
         let (next_version, unit_keys) = load_state(&*store, &unit, policy.has_unit_keys)?;
         let mut pages = KeyPages::new(&unit, scheme);
-        pages.check_secret(&*store, unit.blocks)?;
+        check_secret(&*store, &unit, &pages)?;
         let (log, found) = VersionLog::open(&*store, &unit, scheme)?;
-        let mut index = VersionIndex::default();
-        let mut damage = DamageList::default();
+        let (mut index, mut damage) = (VersionIndex::default(), DamageList::default());
         for found in found {
             let floor = match pages.slot(&*store, found.lba) {
                 // The version may be superseded. It is kept, but not read.

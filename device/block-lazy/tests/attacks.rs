@@ -6,7 +6,7 @@
 use sealstone_block_lazy::{LazyError, LazyUnit, LazyVolume, ReadVerdict, VersionNumber, WriterId};
 use sealstone_osd::ObjectId;
 
-use crate::support::{Bench, MODERN, PAPER, S2_5, SAFE, WRITER, unit};
+use crate::support::{Bench, MODERN, PAPER, S2_5, SAFE, SECRET_CHECK, STATE, WRITER, unit};
 
 /// L1, write suppression: the data of a write is changed on its way.
 #[test]
@@ -206,22 +206,47 @@ fn stored_keys_are_sealed_with_counter_measures() {
     }
 }
 
-/// With one page of keys, a wrong secret looks like damage. It deletes no version that waits for
-/// verification.
+/// With one page of keys, a wrong secret looks like damage in a unit of an earlier version. It
+/// deletes no version that waits for verification.
 #[test]
 fn wrong_secret_deletes_no_waiting_version() {
     let bench = Bench::new(S2_5, SAFE);
     bench.write(200, 1, 3);
     let wrong = LazyUnit { secret: Some(zeroize::Zeroizing::new([8; 32])), ..bench.unit.clone() };
+    let refused = LazyVolume::open(bench.store.clone(), wrong.clone(), 0);
+    assert!(matches!(refused.err(), Some(LazyError::WrongPageSecret)));
+    bench.store.set_attribute(STATE, SECRET_CHECK, &[]).unwrap();
     let opened = LazyVolume::open(bench.store.clone(), wrong, 0).unwrap();
     assert!(matches!(opened.read(200, 1, 0), Err(LazyError::KeyPageDamaged(200))));
     opened.verify_due(100_000).unwrap();
     assert_eq!(opened.status(100_000).unverifiable, 1);
     assert!(matches!(opened.synchronize(100_000), Err(LazyError::KeyPageDamaged(200))));
     drop(opened);
+    assert_eq!(bench.store.attribute(STATE, SECRET_CHECK).unwrap(), None);
     let bench = bench.reopen();
     bench.volume.verify_due(100_000).unwrap();
     assert_eq!(bench.number(200), Some(3));
+}
+
+/// A unit of an earlier version has no check of the secret until one of its pages opens.
+#[test]
+fn old_unit_gets_check_of_secret() {
+    let bench = Bench::new(S2_5, SAFE);
+    let wrong = LazyUnit { secret: Some(zeroize::Zeroizing::new([8; 32])), ..bench.unit.clone() };
+    let is_refused = |wrong: &LazyUnit| {
+        let opened = LazyVolume::open(bench.store.clone(), wrong.clone(), 0);
+        matches!(opened.err(), Some(LazyError::WrongPageSecret))
+    };
+    // Blocks 0 and 100 are on pages 0 and 1.
+    for lba in [0, 100] {
+        bench.write(lba, 1, 1);
+        bench.volume.synchronize(0).unwrap();
+        bench.store.set_attribute(STATE, SECRET_CHECK, &[]).unwrap();
+        assert_eq!(is_refused(&wrong), lba == 100, "one page may be damaged, two are not");
+        assert_eq!(bench.store.attribute(STATE, SECRET_CHECK).unwrap(), None);
+        drop(LazyVolume::open(bench.store.clone(), bench.unit.clone(), 0).unwrap());
+        assert!(is_refused(&wrong));
+    }
 }
 
 /// L10: sealed keys open at their place, in their unit and under their secret only.

@@ -3,7 +3,7 @@
 use sealstone_block_lazy::{LazyError, ReadVerdict};
 use sealstone_osd::ObjectId;
 
-use crate::support::{BLOCK, Bench, MODERN, PAPER, S2_5, SAFE, stamped};
+use crate::support::{BLOCK, Bench, MODERN, PAPER, S2_5, SAFE, SECRET_CHECK, STATE, stamped};
 
 /// First segment of the log of LUN 1.
 fn log() -> ObjectId {
@@ -98,6 +98,27 @@ fn every_changed_byte_of_keys_is_detected() {
             bench.store.write(keys(), at, &byte).unwrap();
         }
     }
+}
+
+/// The unit is refused: a check that was changed does not show which secret is the right one.
+#[test]
+fn every_changed_byte_of_secret_check_is_detected() {
+    let bench = Bench::new(S2_5, SAFE);
+    bench.write(0, 2, 1);
+    bench.volume.verify_due(100_000).unwrap();
+    let stored = bench.store.attribute(STATE, SECRET_CHECK).unwrap().unwrap();
+    let opened = |check: &[u8]| {
+        bench.store.set_attribute(STATE, SECRET_CHECK, check).unwrap();
+        Bench::open(bench.store.clone(), bench.unit.clone())
+    };
+    for at in 0..stored.len() {
+        let mut changed = stored.clone();
+        changed[at] ^= 1 << (at % 8);
+        for check in [&changed[..], &stored[..at.max(1)]] {
+            assert!(matches!(opened(check).err(), Some(LazyError::WrongPageSecret)), "byte {at}");
+        }
+    }
+    assert_eq!(opened(&stored).unwrap().number(1), Some(1));
 }
 
 #[test]

@@ -5,15 +5,14 @@ use std::sync::Arc;
 
 use sealstone_block_lazy::{LazyError, LazyUnit, LazyVolume};
 use sealstone_block_protection::{EPOCHS_MAX, UnitKeys};
-use sealstone_osd::{ObjectId, ObjectType};
+use sealstone_osd::ObjectType;
 use sealstone_store::sim::{DiskFault, SimMedium};
 use sealstone_store::{AttributeId, DiskStore, FormatOptions, ObjectStore, StoreOptions, format};
 use zeroize::Zeroizing;
 
-use crate::support::{BLOCK, Bench, MODERN, S2_5, unit};
+use crate::support::{BLOCK, Bench, MODERN, S2_5, STATE, unit};
 
-/// State of LUN 1, with the attribute of its keys.
-const STATE: ObjectId = ObjectId::new(sealstone_block_lazy::LAZY_PARTITION, (2 << 32) | 0x7FFF_FFFF);
+/// Attribute of the state of LUN 1: its keys.
 const KEYS: AttributeId = AttributeId { page: 0, number: 2 };
 
 #[test]

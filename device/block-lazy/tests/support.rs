@@ -11,7 +11,7 @@ use sealstone_block_protection::{
     ProtectionProfile, UnitKeys,
 };
 use sealstone_osd::{ObjectId, ObjectType};
-use sealstone_store::{MemoryStore, ObjectStore};
+use sealstone_store::{AttributeId, MemoryStore, ObjectStore};
 use zeroize::Zeroizing;
 
 /// Length of a block in most tests.
@@ -23,6 +23,11 @@ pub(crate) const SAFE: ProtectionProfile = ProtectionProfile::PaperSafe;
 pub(crate) const MODERN: ProtectionProfile = ProtectionProfile::Modern;
 pub(crate) const S2_5: ProtectionLevel = ProtectionLevel::S2LazyCipherMac;
 pub(crate) const WRITER: WriterId = WriterId(7);
+/// State of LUN 1.
+pub(crate) const STATE: ObjectId =
+    ObjectId::new(sealstone_block_lazy::LAZY_PARTITION, (2 << 32) | 0x7FFF_FFFF);
+/// Attribute of the state of a unit with sealed keys: the check of its secret.
+pub(crate) const SECRET_CHECK: AttributeId = AttributeId { page: 0, number: 3 };
 
 /// Blocks with their seals, as they are on the wire.
 #[derive(Clone)]

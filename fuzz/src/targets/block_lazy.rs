@@ -1,4 +1,4 @@
-//! `sealstone-block-lazy`: a version log and a page of keys from the medium.
+//! `sealstone-block-lazy`: a version log, a page of keys and a check of the secret from the medium.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use sealstone_block_protection::{
     UnitKeys, verify_block,
 };
 use sealstone_osd::{ObjectId, ObjectType};
-use sealstone_store::{MemoryStore, ObjectStore};
+use sealstone_store::{AttributeId, MemoryStore, ObjectStore};
 use zeroize::Zeroizing;
 
 use crate::Target;
@@ -22,6 +22,11 @@ const PROFILES: [ProtectionProfile; 3] =
 /// First segment and first file of keys of LUN 1.
 const LOG: ObjectId = ObjectId::new(LAZY_PARTITION, (2 << 32) | (1 << 31));
 const KEYS: ObjectId = ObjectId::new(LAZY_PARTITION, 2 << 32);
+/// State of LUN 1, and its attribute with the check of the secret.
+const STATE: ObjectId = ObjectId::new(LAZY_PARTITION, (2 << 32) | 0x7FFF_FFFF);
+const SECRET_CHECK: AttributeId = AttributeId { page: 0, number: 3 };
+/// Choices of [`unit`] from here on have a state from the input.
+const HAS_STATE: u8 = 0x80;
 
 fn unit(choice: u8) -> LazyUnit {
     let profile = PROFILES[usize::from(choice) % PROFILES.len()];
@@ -47,14 +52,21 @@ fn store(unit: &LazyUnit) -> Arc<dyn ObjectStore> {
     Arc::new(store)
 }
 
-/// A choice, the length of the log, the log, then keys. A unit that opens serves every block, and
-/// commits only blocks that are authentic.
+/// A choice, the check of the secret if the choice has one, the length of the log, the log, then
+/// keys. A unit that opens serves every block, and commits only blocks that are authentic.
 fn volume(input: &[u8]) {
     let mut input = Input::new(input);
-    let unit = unit(input.byte());
+    let choice = input.byte();
+    let unit = unit(choice & !HAS_STATE);
+    let store = store(&unit);
+    if choice & HAS_STATE != 0 {
+        let length = usize::from(input.byte());
+        store.create(STATE, ObjectType::User).expect("the store has no such object");
+        // Without a value, as earlier versions of the program leave it.
+        store.set_attribute(STATE, SECRET_CHECK, input.take(length)).expect("it fits");
+    }
     let length = usize::from(input.short());
     let (log, keys) = (input.take(length), input.rest());
-    let store = store(&unit);
     for (object, bytes) in [(LOG, log), (KEYS, &keys[..keys.len().min(1 << 16)])] {
         if !bytes.is_empty() {
             store.create(object, ObjectType::User).expect("the store has no such object");
@@ -130,7 +142,7 @@ impl BlockWriter {
 
 fn seeds() -> Vec<Vec<u8>> {
     (0..3)
-        .map(|choice| {
+        .flat_map(|choice| {
             let unit = unit(choice);
             let store = store(&unit);
             let volume = LazyVolume::open(Arc::clone(&store), unit.clone(), 0).expect("a new unit");
@@ -149,7 +161,14 @@ fn seeds() -> Vec<Vec<u8>> {
                 bytes
             });
             let length = u16::try_from(contents[0].len()).expect("two records");
-            [&[choice][..], &length.to_be_bytes(), &contents[0], &contents[1]].concat()
+            let medium = [&length.to_be_bytes()[..], &contents[0], &contents[1]].concat();
+            let check = store.attribute(STATE, SECRET_CHECK).expect("it exists").unwrap_or_default();
+            let check_len = u8::try_from(check.len()).expect("29 bytes");
+            [
+                [&[choice][..], &medium].concat(),
+                [&[choice | HAS_STATE, 0][..], &medium].concat(),
+                [&[choice | HAS_STATE, check_len][..], &check, &medium].concat(),
+            ]
         })
         .collect()
 }
