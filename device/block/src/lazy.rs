@@ -26,7 +26,7 @@ use crate::failure::BlockFailure;
 use crate::geometry::{BlockExtent, BlockSize};
 use crate::integrity::{IntegrityFailure, IntegrityFailureKind};
 use crate::nexus::BlockNexus;
-use crate::options::{StoredSecret, UnitOptions, seals_keys_at_rest};
+use crate::options::{LazyOptions, StoredSecret, UnitOptions, seals_keys_at_rest};
 use crate::ports::PortIdentity;
 
 /// Ports that are remembered as writers. Losses of further ones are reported to all ports.
@@ -39,19 +39,17 @@ pub(crate) enum UnitBlocks {
     /// Blocks without keys.
     Plain,
     /// Blocks with keys.
-    Lazy(Box<LazyBlocks>),
-    /// Blocks with keys that this process does not serve.
-    NotServed,
-    /// Blocks with keys that could not be used when the unit was opened.
-    Unavailable(Box<UnavailableBlocks>),
+    Keyed(Box<KeyedBlocks>),
 }
 
-/// Blocks with keys that could not be used when their unit was opened.
-pub(crate) struct UnavailableBlocks {
-    /// Reason of the last attempt, and the next step.
-    reason: Mutex<String>,
-    /// The blocks, if a later attempt opened them.
-    reopened: OnceLock<Box<LazyBlocks>>,
+/// Blocks with keys, which may be unavailable.
+#[derive(Default)]
+pub(crate) struct KeyedBlocks {
+    /// The blocks, as soon as they could be opened.
+    opened: OnceLock<LazyBlocks>,
+    /// Why the last attempt to open them failed, and the next step; `None` before an attempt, or if
+    /// this process does not serve them.
+    reason: Mutex<Option<String>>,
 }
 
 /// Blocks with keys of their writers.
@@ -75,28 +73,89 @@ impl UnitBlocks {
     /// Opens the blocks of a unit. Blocks with keys are unavailable if their secret is missing, or
     /// if keys or versions on the medium are damaged.
     pub(crate) fn open(store: &Arc<dyn ObjectStore>, unit: &UnitDescription, options: &UnitOptions) -> Self {
-        let (protection, losses) = (unit.protection, &options.losses);
-        let Some(scheme) = protection.level().key_scheme() else { return Self::Plain };
-        let Some(options) = &options.lazy else { return Self::NotServed };
-        let unavailable = |reason: String, block| {
-            tracing::error!(unit = unit.name, reason, "the block unit is unavailable");
-            losses.record_integrity(&IntegrityFailure {
-                unit: &unit.name,
-                lun: unit.lun,
-                initiator: "",
-                kind: IntegrityFailureKind::KeysUnavailable,
-                block,
-                count: 1,
-            });
-            Self::Unavailable(Box::new(UnavailableBlocks {
-                reason: Mutex::new(reason),
-                reopened: OnceLock::new(),
-            }))
-        };
+        if !unit.protection.stores_block_keys() {
+            return Self::Plain;
+        }
+        let blocks = Self::Keyed(Box::default());
+        blocks.reopen(store, unit, options);
+        blocks
+    }
+
+    /// Whether versions of an earlier run wait for their verification.
+    pub(crate) fn has_unverified(&self) -> bool {
+        self.lazy().is_ok_and(|lazy| lazy.is_some_and(|lazy| lazy.status().unverified > 0))
+    }
+
+    /// Opens unavailable blocks, for instance with a restored secret. Returns whether they became
+    /// available.
+    pub(crate) fn reopen(
+        &self,
+        store: &Arc<dyn ObjectStore>,
+        unit: &UnitDescription,
+        options: &UnitOptions,
+    ) -> bool {
+        let (Self::Keyed(blocks), Some(lazy)) = (self, &options.lazy) else { return false };
+        if blocks.opened.get().is_some() {
+            return false;
+        }
+        match LazyBlocks::open(store, unit, lazy) {
+            Ok(opened) => blocks.opened.set(opened).is_ok(),
+            Err(BlocksUnavailable { reason, block }) => {
+                tracing::error!(unit = unit.name, reason, "the block unit is unavailable");
+                options.losses.record_integrity(&IntegrityFailure {
+                    unit: &unit.name,
+                    lun: unit.lun,
+                    initiator: "",
+                    kind: IntegrityFailureKind::KeysUnavailable,
+                    block,
+                    count: 1,
+                });
+                *blocks.reason.lock() = Some(reason);
+                false
+            }
+        }
+    }
+
+    /// Returns the blocks with keys; `None` if blocks have none.
+    pub(crate) fn lazy(&self) -> Result<Option<&LazyBlocks>, BlockFailure> {
+        match self {
+            Self::Plain => Ok(None),
+            Self::Keyed(blocks) => blocks.opened.get().map(Some).ok_or(BlockFailure::KeysUnavailable),
+        }
+    }
+
+    /// Returns why blocks with keys cannot be used; `None` if they can, or are not served.
+    pub(crate) fn unavailable_reason(&self) -> Option<String> {
+        match self {
+            Self::Keyed(blocks) if blocks.opened.get().is_none() => blocks.reason.lock().clone(),
+            Self::Plain | Self::Keyed(_) => None,
+        }
+    }
+}
+
+/// Why blocks with keys cannot be opened.
+struct BlocksUnavailable {
+    /// The reason, and the next step.
+    reason: String,
+    /// The block that is damaged, if it is known.
+    block: Option<u64>,
+}
+
+impl LazyBlocks {
+    /// Opens the volume of a unit.
+    fn open(
+        store: &Arc<dyn ObjectStore>,
+        unit: &UnitDescription,
+        options: &LazyOptions,
+    ) -> Result<Self, BlocksUnavailable> {
+        let protection = unit.protection;
+        let is_sealed = seals_keys_at_rest(protection);
         let secret = match &options.secret {
-            _ if !seals_keys_at_rest(protection) => None,
+            _ if !is_sealed => None,
             StoredSecret::Present(secret) => Some(secret.clone()),
-            StoredSecret::Missing(reason) => return unavailable(reason.to_string(), None),
+            StoredSecret::Missing(reason) => {
+                return Err(BlocksUnavailable { reason: reason.to_string(), block: None });
+            }
         };
         let block = match unit.geometry.block() {
             BlockSize::B512 => ProtectedBlock::B512,
@@ -114,83 +173,26 @@ impl UnitBlocks {
             secret,
             random: Arc::clone(&options.random),
         };
-        match LazyVolume::open(Arc::clone(store), description, 0) {
-            Ok(volume) => {
-                let (began, dropped) = (Instant::now(), AtomicU64::default());
-                let (sessions, writers) = (Mutex::default(), Mutex::default());
-                Self::Lazy(Box::new(LazyBlocks {
-                    volume,
-                    began,
-                    scheme,
-                    block_bytes: unit.geometry.block().bytes(),
-                    sessions,
-                    writers,
-                    dropped,
-                    reporting: Mutex::default(),
-                }))
-            }
-            Err(error) => {
-                let step = match seals_keys_at_rest(protection) {
-                    true => "restore block-keys.secret, or restore the store and restart the device",
-                    false => "restore the store, then restart the device",
-                };
-                unavailable(format!("its keys or versions cannot be opened: {error}; {step}"), error.block())
-            }
-        }
+        let volume = LazyVolume::open(Arc::clone(store), description, 0).map_err(|error| {
+            let step = match is_sealed {
+                true => "restore block-keys.secret, or restore the store and restart the device",
+                false => "restore the store, then restart the device",
+            };
+            let reason = format!("its keys or versions cannot be opened: {error}; {step}");
+            BlocksUnavailable { reason, block: error.block() }
+        })?;
+        Ok(Self {
+            volume,
+            began: Instant::now(),
+            scheme: protection.level().key_scheme().expect("the level has keys of blocks"),
+            block_bytes: unit.geometry.block().bytes(),
+            sessions: Mutex::default(),
+            writers: Mutex::default(),
+            dropped: AtomicU64::default(),
+            reporting: Mutex::default(),
+        })
     }
 
-    /// Whether versions of an earlier run wait for their verification.
-    pub(crate) fn has_unverified(&self) -> bool {
-        self.lazy().is_ok_and(|lazy| lazy.is_some_and(|lazy| lazy.status().unverified > 0))
-    }
-
-    /// Opens unavailable blocks again, for instance with a restored secret. Returns whether they
-    /// became available.
-    pub(crate) fn reopen(
-        &self,
-        store: &Arc<dyn ObjectStore>,
-        unit: &UnitDescription,
-        options: &UnitOptions,
-    ) -> bool {
-        let Self::Unavailable(blocks) = self else { return false };
-        if blocks.reopened.get().is_some() {
-            return false;
-        }
-        match Self::open(store, unit, options) {
-            Self::Lazy(lazy) => blocks.reopened.set(lazy).is_ok(),
-            Self::Unavailable(again) => {
-                *blocks.reason.lock() = again.reason.into_inner();
-                false
-            }
-            Self::Plain | Self::NotServed => false,
-        }
-    }
-
-    /// Returns the blocks with keys; `None` if blocks have none.
-    pub(crate) fn lazy(&self) -> Result<Option<&LazyBlocks>, BlockFailure> {
-        match self {
-            Self::Plain => Ok(None),
-            Self::Lazy(lazy) => Ok(Some(lazy)),
-            Self::NotServed => Err(BlockFailure::KeysUnavailable),
-            Self::Unavailable(blocks) => match blocks.reopened.get() {
-                Some(lazy) => Ok(Some(lazy)),
-                None => Err(BlockFailure::KeysUnavailable),
-            },
-        }
-    }
-
-    /// Returns why blocks with keys cannot be used; `None` if they can, or are not served.
-    pub(crate) fn unavailable_reason(&self) -> Option<String> {
-        match self {
-            Self::Unavailable(blocks) if blocks.reopened.get().is_none() => {
-                Some(blocks.reason.lock().clone())
-            }
-            Self::Plain | Self::Lazy(_) | Self::NotServed | Self::Unavailable(_) => None,
-        }
-    }
-}
-
-impl LazyBlocks {
     fn now_ms(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
