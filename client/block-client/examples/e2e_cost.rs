@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use sealstone_block::{BlockSize, BlockUnits, NewUnit, UnitProtection};
+use sealstone_block::{BlockSize, BlockUnits, NewUnit};
 use sealstone_block_client::e2e::{E2eDisk, E2eOptions, MemoryRootStore, UnitMedium, fast_aead};
 use sealstone_block_client::{BlockUnitClient, UnitClientOptions};
 use sealstone_block_e2e::{KeyEpoch, UnitId, UnitKey, UnitKeyRing};
@@ -46,18 +46,7 @@ fn start_target() -> (SocketAddr, u32) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let store: Arc<dyn ObjectStore> = Arc::new(MemoryStore::new(2 << 30));
-            let new = NewUnit {
-                name: "disk".into(),
-                lun: None,
-                bytes: UNIT,
-                block: BlockSize::B4096,
-                thin: true,
-                removable: false,
-                write_through: false,
-                protection: UnitProtection::NONE,
-                serial: [1; 16],
-                now_ms: 0,
-            };
+            let new = NewUnit::new("disk", BlockSize::B4096, UNIT, [1; 16]);
             let unit = BlockUnits::open(store, NAME).unwrap().create(new).unwrap();
             let target = Arc::new(IscsiTarget::new(TargetConfig::new(NAME), vec![(1, unit)]).unwrap());
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use history::{BLOCK, Disk, Oracle, SharedRoots, SimRng, UNIT_BLOCKS, keys, workload};
-use sealstone_block::{BlockSize, BlockUnits, NewUnit, UnitProtection};
+use sealstone_block::{BlockSize, BlockUnits, NewUnit};
 use sealstone_block_client::e2e::{E2eOptions, UnitMedium};
 use sealstone_block_client::{BlockUnitClient, UnitClientOptions};
 use sealstone_initiator::{Dial, Dialed, Dialing, SystemEnvironment, TargetUrl};
@@ -52,19 +52,7 @@ impl PowerBench {
         format(&medium, &FormatOptions::new(24 << 20, [7; 16])).unwrap();
         let mut bench = Self { medium, roots: SharedRoots(Arc::default()) };
         let units = BlockUnits::open(bench.store().unwrap(), NAME).unwrap();
-        let new = NewUnit {
-            name: "disk".into(),
-            lun: Some(1),
-            bytes: UNIT_BLOCKS * BLOCK,
-            block: BlockSize::B4096,
-            thin: true,
-            removable: false,
-            write_through: false,
-            protection: UnitProtection::NONE,
-            serial: [3; 16],
-            now_ms: 0,
-        };
-        units.create(new).unwrap();
+        units.create(NewUnit::new("disk", BlockSize::B4096, UNIT_BLOCKS * BLOCK, [3; 16])).unwrap();
         drop(units);
         Disk::format(&bench.unit().await.unwrap(), &bench.roots, &keys()).await.unwrap();
         // One device at a time: the tasks of this one may still run.

@@ -141,18 +141,8 @@ impl KeyedDevice {
     fn new(level: ProtectionLevel, profile: ProtectionProfile, block: BlockSize) -> Arc<Self> {
         let store: Arc<dyn ObjectStore> = Arc::new(MemoryStore::new(64 << 20));
         let units = BlockUnits::open_with(Arc::clone(&store), NAME, options()).unwrap();
-        let new = NewUnit {
-            name: "disk".into(),
-            lun: None,
-            bytes: BYTES,
-            block,
-            thin: true,
-            removable: false,
-            write_through: false,
-            protection: UnitProtection::new(level, profile),
-            serial: [1; 16],
-            now_ms: 0,
-        };
+        let protection = UnitProtection::new(level, profile);
+        let new = NewUnit { protection, ..NewUnit::new("disk", block, BYTES, [1; 16]) };
         units.create(new).unwrap();
         Self::serving(store, units)
     }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use sealstone_block::{BlockSize, BlockUnits, NewUnit, UnitProtection};
+use sealstone_block::{BlockSize, BlockUnits, NewUnit};
 use sealstone_block_client::e2e::{SealedMedium as _, UnitMedium, WriteGuarantee};
 use sealstone_block_client::{
     BlockError, BlockUnitClient, RECOVERY_TIMEOUT_DEFAULT, UnitClientOptions, ZeroMode,
@@ -35,19 +35,7 @@ struct MemoryTarget {
 fn unit(serial: u8, block: BlockSize) -> Arc<dyn LogicalUnit> {
     let store: Arc<dyn ObjectStore> = Arc::new(MemoryStore::new(64 << 20));
     let units = BlockUnits::open(store, NAME).unwrap();
-    let new = NewUnit {
-        name: "disk".into(),
-        lun: None,
-        bytes: BYTES,
-        block,
-        thin: true,
-        removable: false,
-        write_through: false,
-        protection: UnitProtection::NONE,
-        serial: [serial; 16],
-        now_ms: 0,
-    };
-    units.create(new).unwrap()
+    units.create(NewUnit::new("disk", block, BYTES, [serial; 16])).unwrap()
 }
 
 fn target(serial: u8, block: BlockSize) -> Arc<IscsiTarget> {

@@ -137,6 +137,25 @@ pub struct NewUnit {
     pub now_ms: u64,
 }
 
+impl NewUnit {
+    /// Returns the parameters of a thin unit without protection, of the lowest free LUN.
+    #[must_use]
+    pub fn new(name: &str, block: BlockSize, bytes: u64, serial: [u8; 16]) -> Self {
+        Self {
+            name: name.to_owned(),
+            lun: None,
+            bytes,
+            block,
+            thin: true,
+            removable: false,
+            write_through: false,
+            protection: UnitProtection::NONE,
+            serial,
+            now_ms: 0,
+        }
+    }
+}
+
 /// Description of an existing unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnitDescription {

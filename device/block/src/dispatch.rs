@@ -307,26 +307,14 @@ mod tests {
     use sealstone_store::MemoryStore;
 
     use super::*;
-    use crate::{BlockSize, BlockUnits, NewUnit, UnitProtection};
+    use crate::{BlockSize, BlockUnits, NewUnit};
 
     /// Otherwise one initiator that keeps a unit busy would occupy the threads of all other
     /// sessions.
     #[test]
     fn commands_waiting_for_exclusive_unit_are_blocking() {
         let units = BlockUnits::open(Arc::new(MemoryStore::new(64 << 20)), "iqn.x:y").unwrap();
-        let new = NewUnit {
-            name: "disk".into(),
-            lun: None,
-            bytes: 1 << 20,
-            block: BlockSize::B512,
-            thin: true,
-            removable: false,
-            write_through: false,
-            protection: UnitProtection::NONE,
-            serial: [1; 16],
-            now_ms: 0,
-        };
-        let unit = units.create(new).unwrap();
+        let unit = units.create(NewUnit::new("disk", BlockSize::B512, 1 << 20, [1; 16])).unwrap();
         let (read, reserve) = ([0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0], [0x16, 0, 0, 0, 0, 0]);
         assert_eq!(
             (unit.cost(NexusId(1), &read), unit.cost(NexusId(1), &reserve)),

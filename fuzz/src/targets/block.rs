@@ -148,22 +148,9 @@ fn send_with(
 fn commands(input: &[u8]) {
     let store = Arc::new(MemoryStore::new(1 << 20));
     let units = BlockUnits::open(Arc::clone(&store) as Arc<dyn ObjectStore>, "iqn.x:fuzz").expect("opens");
-    let new = NewUnit {
-        name: "fuzz".to_owned(),
-        lun: None,
-        bytes: BYTES,
-        block: if input.first().is_some_and(|byte| byte & 0x80 != 0) {
-            BlockSize::B4096
-        } else {
-            BlockSize::B512
-        },
-        thin: true,
-        removable: true,
-        write_through: false,
-        protection: UnitProtection::NONE,
-        serial: [1; 16],
-        now_ms: 0,
-    };
+    let is_large = input.first().is_some_and(|byte| byte & 0x80 != 0);
+    let block = if is_large { BlockSize::B4096 } else { BlockSize::B512 };
+    let new = NewUnit { removable: true, ..NewUnit::new("fuzz", block, BYTES, [1; 16]) };
     let unit = units.create(new).expect("made");
     for nexus in 0..NEXUSES {
         unit.nexus_established(NexusId(nexus), &InitiatorPort::new(&format!("iqn.x:{nexus}")));
@@ -275,18 +262,7 @@ fn keyed_commands(input: &[u8]) {
     };
     let options = UnitOptions { lazy: Some(lazy), ..UnitOptions::default() };
     let units = BlockUnits::open_with(Arc::clone(&store), "iqn.x:fuzz", options.clone()).expect("opens");
-    let new = NewUnit {
-        name: "fuzz".to_owned(),
-        lun: None,
-        bytes: BYTES,
-        block: BlockSize::B512,
-        thin: true,
-        removable: false,
-        write_through: false,
-        protection,
-        serial: [1; 16],
-        now_ms: 0,
-    };
+    let new = NewUnit { protection, ..NewUnit::new("fuzz", BlockSize::B512, BYTES, [1; 16]) };
     let unit = units.create(new).expect("made");
     let nexus = NexusId(1);
     unit.nexus_established(nexus, &InitiatorPort::new("iqn.x:1"));

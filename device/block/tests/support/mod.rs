@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sealstone_block::{BlockSize, BlockUnit, BlockUnits, NewUnit, UnitOptions, UnitProtection};
+use sealstone_block::{BlockSize, BlockUnit, BlockUnits, NewUnit, UnitOptions};
 use sealstone_scsi::lu::{
     Buffers, InitiatorPort, LogicalUnit as _, NexusId, NoTasks, ScsiCommand, ScsiReply,
 };
@@ -32,18 +32,7 @@ impl Buffers for Heap {
 
 /// Returns the parameters of a new unit.
 pub(crate) fn disk(name: &str, block: BlockSize, bytes: u64) -> NewUnit {
-    NewUnit {
-        name: name.into(),
-        lun: None,
-        bytes,
-        block,
-        thin: true,
-        removable: false,
-        write_through: false,
-        protection: UnitProtection::NONE,
-        serial: [0x5A; 16],
-        now_ms: 1_000,
-    }
+    NewUnit { now_ms: 1_000, ..NewUnit::new(name, block, bytes, [0x5A; 16]) }
 }
 
 /// A unit with its store.
