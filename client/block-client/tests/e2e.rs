@@ -9,8 +9,10 @@ mod simulated_unit;
 
 use std::sync::Arc;
 
-use history::{BLOCK, Oracle, SharedRoots, SimRng, UNIT_BLOCKS, USED, keys, keys_of, put, value, workload};
-use sealstone_block_client::e2e::{DiskKeys, E2eError, E2eOptions, RootStoreError, fast_aead};
+use history::{BLOCK, Oracle, SimRng, UNIT_BLOCKS, USED, keys, keys_of, put, value, workload};
+use sealstone_block_client::e2e::{
+    DiskKeys, E2eError, E2eOptions, MemoryRootStore, RootStoreError, fast_aead,
+};
 use sealstone_block_e2e::{KeyEpoch, RootError, UnitId, UnitKey, UnitKeyRing};
 use simulated_unit::SimulatedUnit;
 
@@ -19,14 +21,14 @@ type Disk = history::Disk<SimulatedUnit>;
 /// A unit and its record.
 struct TestDisk {
     unit: SimulatedUnit,
-    roots: SharedRoots,
+    roots: MemoryRootStore,
 }
 
 impl TestDisk {
     /// With odd seeds, the unit keeps the order of its writes.
     async fn new(seed: u64) -> Self {
         let unit = SimulatedUnit::new(UNIT_BLOCKS, seed, seed % 2 == 1);
-        let roots = SharedRoots(Arc::default());
+        let roots = MemoryRootStore::default();
         Disk::format(&unit, &roots, &keys()).await.unwrap();
         Self { unit, roots }
     }
@@ -295,8 +297,7 @@ async fn changed_bytes_anywhere_give_no_wrong_data() {
     let mut detected = 0;
     for place in 0..UNIT_BLOCKS {
         for at in [0, 17, 40, 2048 + place as usize, 4095] {
-            let attacked =
-                TestDisk { unit: test.unit.copy(), roots: SharedRoots(Arc::new(test.roots.0.copy())) };
+            let attacked = TestDisk { unit: test.unit.copy(), roots: test.roots.copy() };
             attacked.unit.change(place, |block| block[at] ^= 0x20);
             let Ok(disk) = attacked.open().await else {
                 detected += 1;
@@ -338,7 +339,7 @@ async fn closed_unit_copied_back_is_refused_at_once() {
 async fn single_blocks_copied_back_are_detected() {
     let (test, old) = disk_with_history().await;
     for place in 0..UNIT_BLOCKS {
-        let attacked = TestDisk { unit: test.unit.copy(), roots: SharedRoots(Arc::new(test.roots.0.copy())) };
+        let attacked = TestDisk { unit: test.unit.copy(), roots: test.roots.copy() };
         attacked.unit.change(place, |block| *block = old.stored(place));
         let Ok(disk) = attacked.open().await else { continue };
         for lba in 0..USED {
@@ -350,7 +351,7 @@ async fn single_blocks_copied_back_are_detected() {
 #[tokio::test]
 async fn old_record_is_detected_by_a_client_that_saw_newer() {
     let (test, _) = disk_with_history().await;
-    let old_roots = SharedRoots(Arc::new(test.roots.0.copy()));
+    let old_roots = test.roots.copy();
     let old_unit = test.unit.copy();
     let disk = test.open().await.unwrap();
     put(&disk, 0, 3).await.unwrap();

@@ -12,9 +12,9 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use history::{BLOCK, Disk, Oracle, SharedRoots, SimRng, UNIT_BLOCKS, keys, workload};
+use history::{BLOCK, Disk, Oracle, SimRng, UNIT_BLOCKS, keys, workload};
 use sealstone_block::{BlockSize, BlockUnits, NewUnit};
-use sealstone_block_client::e2e::{E2eOptions, UnitMedium};
+use sealstone_block_client::e2e::{E2eOptions, MemoryRootStore, UnitMedium};
 use sealstone_block_client::{BlockUnitClient, UnitClientOptions};
 use sealstone_initiator::{Dial, Dialed, Dialing, SystemEnvironment, TargetUrl};
 use sealstone_iscsi_target::{IscsiTarget, TargetConfig};
@@ -43,14 +43,14 @@ impl Dial for TargetDial {
 /// A device whose medium loses power, and the record of its disk.
 struct PowerBench {
     medium: SimMedium,
-    roots: SharedRoots,
+    roots: MemoryRootStore,
 }
 
 impl PowerBench {
     async fn new(seed: u64) -> Self {
         let medium = SimMedium::new(seed);
         format(&medium, &FormatOptions::new(24 << 20, [7; 16])).unwrap();
-        let mut bench = Self { medium, roots: SharedRoots(Arc::default()) };
+        let mut bench = Self { medium, roots: MemoryRootStore::default() };
         let units = BlockUnits::open(bench.store().unwrap(), NAME).unwrap();
         units.create(NewUnit::new("disk", BlockSize::B4096, UNIT_BLOCKS * BLOCK, [3; 16])).unwrap();
         drop(units);

@@ -1,6 +1,8 @@
 //! The interface to the server that keeps the root of a disk and the lease for writing: in
 //! production the metadata server.
 
+use std::sync::Arc;
+
 use parking_lot::Mutex;
 use sealstone_block_e2e::{LeaseEpoch, ROOT_LEN};
 
@@ -24,9 +26,9 @@ pub trait RootStore: Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), RootStoreError>> + Send;
 }
 
-/// A root in memory, for tests and benchmarks.
-#[derive(Debug, Default)]
-pub struct MemoryRootStore(Mutex<MemoryRoot>);
+/// A root in memory, for tests and benchmarks. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryRootStore(Arc<Mutex<MemoryRoot>>);
 
 #[derive(Clone, Debug, Default)]
 struct MemoryRoot {
@@ -35,10 +37,10 @@ struct MemoryRoot {
 }
 
 impl MemoryRootStore {
-    /// Returns a copy, as a backup of the server would be.
+    /// Returns a copy of its own, as a backup of the server would be.
     #[must_use]
     pub fn copy(&self) -> Self {
-        Self(Mutex::new(self.0.lock().clone()))
+        Self(Arc::new(Mutex::new(self.0.lock().clone())))
     }
 }
 

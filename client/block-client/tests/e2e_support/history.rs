@@ -4,10 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sealstone_block_client::e2e::{
-    DiskKeys, E2eDisk, E2eError, MemoryRootStore, RootStore, RootStoreError, SealedMedium, fast_aead,
-};
-use sealstone_block_e2e::{BLOCK_LEN, KeyEpoch, LeaseEpoch, ROOT_LEN, UnitId, UnitKey, UnitKeyRing};
+use sealstone_block_client::e2e::{DiskKeys, E2eDisk, E2eError, MemoryRootStore, SealedMedium, fast_aead};
+use sealstone_block_e2e::{BLOCK_LEN, KeyEpoch, UnitId, UnitKey, UnitKeyRing};
 
 /// Blocks of the unit: the smallest one.
 pub(crate) const UNIT_BLOCKS: u64 = 256;
@@ -41,35 +39,12 @@ impl SimRng {
     }
 }
 
-/// A record that survives the client.
-#[derive(Clone)]
-pub(crate) struct SharedRoots(pub(crate) Arc<MemoryRootStore>);
-
-impl RootStore for SharedRoots {
-    async fn acquire(&self) -> Result<LeaseEpoch, RootStoreError> {
-        self.0.acquire().await
-    }
-
-    async fn load(&self) -> Result<[u8; ROOT_LEN], RootStoreError> {
-        self.0.load().await
-    }
-
-    async fn publish(
-        &self,
-        lease: LeaseEpoch,
-        expected: Option<u64>,
-        root: [u8; ROOT_LEN],
-    ) -> Result<(), RootStoreError> {
-        self.0.publish(lease, expected, root).await
-    }
-}
-
 pub(crate) fn block(value: u8) -> Bytes {
     Bytes::from(vec![value; BLOCK as usize])
 }
 
 /// A disk whose record survives the client.
-pub(crate) type Disk<M> = E2eDisk<M, SharedRoots>;
+pub(crate) type Disk<M> = E2eDisk<M, MemoryRootStore>;
 
 /// Returns the value of a block, which is the same in all its bytes.
 pub(crate) async fn value<M: SealedMedium>(disk: &Disk<M>, lba: u64) -> Result<u8, E2eError> {
