@@ -216,8 +216,19 @@ struct RecordProblem {
 
 impl From<StoreError> for RecordProblem {
     fn from(error: StoreError) -> Self {
-        Self { name: None, problem: format!("its record cannot be read: {error}") }
+        Self { name: None, problem: format!("its record cannot be read: {}", chain(&error)) }
     }
+}
+
+/// Returns an error with its causes.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        text.push_str(&format!(": {next}"));
+        cause = next.source();
+    }
+    text
 }
 
 impl UnitDescription {

@@ -120,15 +120,13 @@ impl BlockUnit {
     }
 
     /// Returns the unit's current description.
-    #[must_use]
-    pub fn current_description(&self) -> UnitDescription {
+    pub(crate) fn current_description(&self) -> UnitDescription {
         let write_through = self.configured_write_through.load(Ordering::Acquire);
         UnitDescription { write_through, ..self.description.clone() }
     }
 
     /// Whether a write may be acknowledged before it is durable (WCE).
-    #[must_use]
-    pub fn has_write_cache(&self) -> bool {
+    pub(crate) fn has_write_cache(&self) -> bool {
         self.settings.write_cache()
     }
 

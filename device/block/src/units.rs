@@ -6,7 +6,6 @@
 //! with a damaged record is listed apart, and keeps its name and LUN until it is removed.
 
 use std::collections::BTreeMap;
-use std::error::Error as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -76,7 +75,7 @@ impl BlockUnits {
             let (lun, name) = (description.lun, description.name.clone());
             match BlockUnit::open(Arc::clone(&store), description, target, &options) {
                 Ok(unit) => drop(units.insert(lun, Arc::new(unit))),
-                Err(error) => damaged.push(DamagedUnit::new(lun, name, &chain(&error))),
+                Err(error) => damaged.push(DamagedUnit::new(lun, name, &catalog::chain(&error))),
             }
         }
         for DamagedUnit { lun, name, reason } in &damaged {
@@ -291,17 +290,6 @@ impl BlockUnits {
         };
         self.units().iter().map(listed).collect()
     }
-}
-
-/// Returns an error with its causes.
-fn chain(error: &CatalogError) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        text.push_str(&format!(": {next}"));
-        cause = next.source();
-    }
-    text
 }
 
 impl std::fmt::Debug for BlockUnits {
