@@ -706,8 +706,8 @@ fn failure(error: CatalogError) -> Failure {
             failure.hint("the device must run, and the unit must have been created with --protect lazy")
         }
         CatalogError::Reserved { .. } => failure.hint("--force removes it anyway"),
-        // The reason has the next step.
         CatalogError::NoSpace { .. } => failure.hint("omit --thick to allocate space on write"),
+        // The reason of `Unavailable` has the next step.
         _ => failure,
     }
 }

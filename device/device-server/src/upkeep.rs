@@ -90,13 +90,16 @@ impl UpkeepThread {
         let thread = Builder::new().name("upkeep".into()).spawn(move || {
             let began = Instant::now();
             let mut is_failing = false;
+            let mut restoring: Option<JoinHandle<()>> = None;
             loop {
                 blocks.tick(began.elapsed());
-                if blocks.has_restored_secret() {
-                    let restoring = Arc::clone(&blocks);
-                    let name = "block-keys".to_owned();
-                    if let Err(error) = Builder::new().name(name).spawn(move || restoring.restore_secret()) {
-                        tracing::error!(%error, "cannot start a thread; a restored secret is not loaded");
+                if restoring.as_ref().is_none_or(JoinHandle::is_finished) && blocks.has_restored_secret() {
+                    let blocks = Arc::clone(&blocks);
+                    match Builder::new().name("block-keys".into()).spawn(move || blocks.restore_secret()) {
+                        Ok(thread) => restoring = Some(thread),
+                        Err(error) => {
+                            tracing::error!(%error, "cannot start a thread; a restored secret is not loaded");
+                        }
                     }
                 }
                 match unit.upkeep() {
@@ -109,8 +112,12 @@ impl UpkeepThread {
                 }
                 service.tick();
                 if stopped.recv_timeout(UPKEEP_INTERVAL) != Err(RecvTimeoutError::Timeout) {
-                    return;
+                    break;
                 }
+            }
+            // The store is closed after this: no unit may open meanwhile.
+            if let Some(thread) = restoring {
+                let _ = thread.join();
             }
         })?;
         Ok(Self { stop: Some(stop), thread: Some(thread) })
