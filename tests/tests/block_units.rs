@@ -566,6 +566,9 @@ fn damaged_record_stops_one_unit_of_device() {
     let units = device.block(&["list"]).ok().json();
     assert_eq!((&units["units"][0]["name"], &units["units"][0]["lun"]), (&"broken".into(), &1.into()));
     assert!(units["units"][0]["unavailable"].is_string() && units["units"][1]["unavailable"].is_null());
+    let listed = run(&["block", "list", "--data", text(&device.data())]).ok().text();
+    let row = listed.lines().find(|line| line.contains("broken")).expect("a row");
+    assert!(row.contains("unknown") && !row.contains("thick") && !row.contains("thin"), "{listed}");
     let (_, page) = get(&device.field("metrics"), "/metrics");
     assert!(page.contains("sealstone_block_unavailable_units{device=\"judge\"} 1"), "{page}");
     let log = device.data().join("audit.jsonl");

@@ -4,6 +4,11 @@ use sealstone_block::UnitProtection;
 use sealstone_device_server::{ProtectionReport, UnitReport};
 use sealstone_failure::text::human_bytes;
 
+/// Returns a value of the unit's record; `-` if the record is damaged, and so the value unknown.
+fn recorded(unit: &UnitReport, value: impl Into<String>) -> String {
+    if unit.block_size == 0 { "-".to_owned() } else { value.into() }
+}
+
 /// Returns the write cache mode, and whether it is set for the unit.
 const fn cache(unit: &UnitReport) -> &'static str {
     match (unit.write_through, unit.write_cache) {
@@ -11,6 +16,11 @@ const fn cache(unit: &UnitReport) -> &'static str {
         (false, false) => "write-through",
         (false, true) => "write-back",
     }
+}
+
+/// Returns the kind of provisioning.
+const fn kind(unit: &UnitReport) -> &'static str {
+    if unit.thin { "thin" } else { "thick" }
 }
 
 /// Returns the level, and the profile unless it is the default one.
@@ -70,13 +80,13 @@ pub fn unit_text(unit: &UnitReport) -> String {
     let rows = [
         ("name", unit.name.clone()),
         ("LUN", unit.lun.to_string()),
-        ("size", human_bytes(unit.size)),
+        ("size", recorded(unit, human_bytes(unit.size))),
         ("used", human_bytes(unit.used)),
-        ("block size", unit.block_size.to_string()),
-        ("kind", if unit.thin { "thin" } else { "thick" }.to_owned()),
-        ("write cache", cache(unit).to_owned()),
+        ("block size", recorded(unit, unit.block_size.to_string())),
+        ("kind", recorded(unit, kind(unit))),
+        ("write cache", recorded(unit, cache(unit))),
         ("protection", protection(unit)),
-        ("serial", unit.serial.clone()),
+        ("serial", recorded(unit, &unit.serial[..])),
         ("URL", unit.url.clone().unwrap_or_else(|| "-".to_owned())),
     ];
     let unavailable = unit.unavailable.clone().map(|reason| ("unavailable", reason));
@@ -100,11 +110,11 @@ pub fn units_text(units: &[UnitReport]) -> String {
             "{:>3}  {:20} {:>10} {:>10} {:>5}  {:5}  {:19}  {:12}  {}",
             unit.lun,
             unit.name,
-            human_bytes(unit.size),
+            recorded(unit, human_bytes(unit.size)),
             human_bytes(unit.used),
-            unit.block_size,
-            if unit.thin { "thin" } else { "thick" },
-            cache(unit),
+            recorded(unit, unit.block_size.to_string()),
+            recorded(unit, kind(unit)),
+            recorded(unit, cache(unit)),
             protection(unit),
             match (&unit.unavailable, &unit.url) {
                 (Some(_), _) => "unavailable, see `block status`",
