@@ -184,7 +184,7 @@ pub(super) fn delayed_release<M: Metadata, D: Devices>(open_inode: &Arc<OpenInod
             open_inode.shared.drop_lease(open_inode.node.inode);
             close(&open_inode).await;
             // Attributes from its creation are older.
-            open_inode.shared.dentries.table().invalidate(open_inode.node.inode);
+            open_inode.shared.dentries.with(|table| table.invalidate(open_inode.node.inode));
         }
         let (shared, inode) = (open_inode.shared.clone(), open_inode.node.inode);
         drop(open_inode);

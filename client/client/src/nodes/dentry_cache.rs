@@ -4,7 +4,7 @@
 //! Does not: decide what is cached; `dentry_table` does.
 //! Contract: the lock is acquired after the locks of the lease table and of the name queue.
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use sealstone_mds_protocol::{InodeId, Name, NodeLease, Stat};
 use tokio::time::Instant;
 
@@ -19,13 +19,14 @@ impl DentryCache {
         Self(Mutex::new(DentryTable::new()))
     }
 
-    pub(super) fn table(&self) -> MutexGuard<'_, DentryTable> {
-        self.0.lock()
+    /// Runs `work` under the lock.
+    pub(super) fn with<T>(&self, work: impl FnOnce(&mut DentryTable) -> T) -> T {
+        work(&mut self.0.lock())
     }
 
     /// Announces a local change of names, or of attributes (without a name).
     pub(super) fn begin_change<'a>(&'a self, parts: &[(InodeId, Option<&'a Name>)]) -> LocalChangeGuard<'a> {
-        let change = self.table().begin_change(parts);
+        let change = self.with(|table| table.begin_change(parts));
         LocalChangeGuard { cache: self, change, is_ended: false }
     }
 }
@@ -51,26 +52,27 @@ impl LocalChangeGuard<'_> {
 
     fn end(mut self, outcome: ChangeOutcome<'_>) {
         self.is_ended = true;
-        self.cache.table().end_change(&self.change, outcome, Instant::now());
+        self.cache.with(|table| table.end_change(&self.change, outcome, Instant::now()));
     }
 
     /// Whether the created node may have been changed here before the answer arrived.
     pub(super) fn may_be_outdated(&self) -> bool {
-        self.cache.table().may_be_outdated(&self.change)
+        self.cache.with(|table| table.may_be_outdated(&self.change))
     }
 
     /// Caches a new leased directory as complete and empty, unless something was changed since.
     /// `is_listable`: whether its creator may list it.
     pub(super) fn record_created_directory(&self, lease: &NodeLease, stat: &Stat, is_listable: bool) {
-        let now = Instant::now();
-        self.cache.table().record_created_directory(&self.change, lease, (stat, is_listable), now);
+        let (stat, now) = ((stat, is_listable), Instant::now());
+        self.cache.with(|table| table.record_created_directory(&self.change, lease, stat, now));
     }
 }
 
 impl Drop for LocalChangeGuard<'_> {
     fn drop(&mut self) {
         if !self.is_ended {
-            self.cache.table().end_change(&self.change, ChangeOutcome::Unknown, Instant::now());
+            let (outcome, now) = (ChangeOutcome::Unknown, Instant::now());
+            self.cache.with(|table| table.end_change(&self.change, outcome, now));
         }
     }
 }

@@ -471,7 +471,7 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
         self.discard();
         self.shared.drop_lease(self.node.inode);
         close(self).await;
-        self.shared.dentries.table().invalidate(self.node.inode);
+        self.shared.dentries.with(|table| table.invalidate(self.node.inode));
         let mut state = self.state();
         if self.open_count() == 0 {
             (state.open.lock_lost, state.error) = (false, None);

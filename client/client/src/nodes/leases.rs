@@ -149,7 +149,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
             state.attrs.lease_seen = 0;
             (number, cached)
         };
-        self.dentries.table().invalidate(inode);
+        self.dentries.with(|table| table.invalidate(inode));
         drop(cached);
         background::close(&open_inode).await;
         if open_inode.open_count() > 0 {
@@ -243,7 +243,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
             }
             let cached = table.end_return(inode, number, self.lease_time());
             drop(table);
-            self.dentries.table().invalidate(inode);
+            self.dentries.with(|table| table.invalidate(inode));
             if let Some(state) = &mut state {
                 state.readahead.invalidate(0..u64::MAX);
                 state.attrs.lease_seen = 0;

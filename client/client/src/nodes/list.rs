@@ -21,20 +21,17 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         directory: Node,
         after: Option<Name>,
     ) -> Result<(Vec<DirEntry>, bool), ClientError> {
-        let snapshot = self.shared.dentries.table().snapshot(directory.inode);
+        let snapshot = self.shared.dentries.with(|table| table.snapshot(directory.inode));
         let client_id = self.shared.client_id_for_leases();
         let request = Request::ReadNodes { directory, after: after.clone(), limit: PAGE_MAX, client_id };
         let (mut entries, more) = match self.shared.call(&request).await? {
             Response::Directory { entries, more } => (entries, more),
             Response::Listed { entries, more, lease } => {
                 self.shared.record_grant(directory.inode, lease);
-                self.shared.dentries.table().record_listing(
-                    &snapshot,
-                    &lease,
-                    after.as_ref(),
-                    (&entries, more),
-                    Instant::now(),
-                );
+                let (page, now) = ((entries.as_slice(), more), Instant::now());
+                self.shared.dentries.with(|table| {
+                    table.record_listing(&snapshot, &lease, after.as_ref(), page, now);
+                });
                 (entries, more)
             }
             _ => return Err(ClientError::OTHER_ANSWER),
@@ -74,9 +71,10 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         take: impl FnMut(&Name, InodeId, FileKind) -> bool,
     ) -> CacheListing {
         match self.shared.valid_lease(directory.inode) {
-            Some(lease) => {
-                self.shared.dentries.table().list((directory.inode, &lease), after, Instant::now(), take)
-            }
+            Some(lease) => self
+                .shared
+                .dentries
+                .with(|table| table.list((directory.inode, &lease), after, Instant::now(), take)),
             None => CacheListing::Upto(None),
         }
     }
@@ -112,13 +110,15 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     #[must_use]
     pub fn is_listable(&self, directory: Node) -> bool {
         let lease = self.shared.valid_lease(directory.inode);
-        lease.is_some_and(|lease| self.shared.dentries.table().is_listable(directory.inode, &lease))
+        lease.is_some_and(|lease| {
+            self.shared.dentries.with(|table| table.is_listable(directory.inode, &lease))
+        })
     }
 
     /// A counter of local changes of names or attributes.
     #[must_use]
     pub fn changes(&self) -> u64 {
-        self.shared.dentries.table().changes()
+        self.shared.dentries.with(|table| table.changes())
     }
 
     /// Returns the attributes of an open node, with local changes that `stat` lacks.
@@ -131,6 +131,6 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     #[must_use]
     pub fn edition(&self, directory: Node) -> Option<ListEdition> {
         let lease = self.shared.valid_lease(directory.inode)?;
-        Some(self.shared.dentries.table().edition(directory.inode, &lease))
+        Some(self.shared.dentries.with(|table| table.edition(directory.inode, &lease)))
     }
 }

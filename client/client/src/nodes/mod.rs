@@ -169,7 +169,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
             Dentry::NotCached => {}
         }
         let (snapshot, answer) = loop {
-            let snapshot = self.shared.dentries.table().snapshot(parent.inode);
+            let snapshot = self.shared.dentries.with(|table| table.snapshot(parent.inode));
             let request =
                 Request::Lookup { parent, name: name.clone(), client_id: self.shared.client_id_for_leases() };
             let answer = self.shared.call(&request).await?;
@@ -189,15 +189,19 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
             Response::LookedUp { stat, directory, lease } => {
                 if let Some(directory) = directory {
                     self.shared.record_grant(parent.inode, directory);
-                    let known = stat.as_ref().map_or(Dentry::Absent, Dentry::of);
-                    let now = Instant::now();
-                    if self.shared.dentries.table().record_lookup(&snapshot, &directory, (name, known), now) {
+                    let found = (name, stat.as_ref().map_or(Dentry::Absent, Dentry::of));
+                    let lists_directory = self
+                        .shared
+                        .dentries
+                        .with(|table| table.record_lookup(&snapshot, &directory, found, Instant::now()));
+                    if lists_directory {
                         self.list_in_background(parent);
                     }
                 }
                 if let (Some(stat), Some(lease)) = (&stat, lease) {
                     self.shared.record_grant(stat.inode, lease);
-                    self.shared.dentries.table().record_attributes(&snapshot, &lease, stat, Instant::now());
+                    let now = Instant::now();
+                    self.shared.dentries.with(|table| table.record_attributes(&snapshot, &lease, stat, now));
                 }
                 stat.map(|stat| self.overlay(stat)).ok_or_else(|| not_found().into())
             }
@@ -208,7 +212,9 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// Returns the cached dentry of a name, if a valid lease covers the directory.
     fn cached_dentry(&self, directory: InodeId, name: &Name) -> Dentry {
         match self.shared.valid_lease(directory) {
-            Some(lease) => self.shared.dentries.table().lookup(directory, &lease, name, Instant::now()),
+            Some(lease) => {
+                self.shared.dentries.with(|table| table.lookup(directory, &lease, name, Instant::now()))
+            }
             None => Dentry::NotCached,
         }
     }
@@ -218,14 +224,12 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         if let Some(open_inode) = self.shared.open_inode(inode) {
             return open_inode.cached_stat().map(|(stat, _)| stat);
         }
-        // The lock is released before the branches, which acquire it again.
-        let created_in = self.shared.dentries.table().created_in(inode);
-        if let Some(directory) = created_in {
+        if let Some(directory) = self.shared.dentries.with(|table| table.created_in(inode)) {
             let lease = self.shared.valid_lease(directory)?;
-            return self.shared.dentries.table().created_node(inode, (directory, &lease));
+            return self.shared.dentries.with(|table| table.created_node(inode, (directory, &lease)));
         }
         let lease = self.shared.valid_lease(inode)?;
-        self.shared.dentries.table().cached_node(inode, &lease)
+        self.shared.dentries.with(|table| table.cached_node(inode, &lease))
     }
 
     /// Returns the current attributes of a node.

@@ -238,11 +238,8 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
                 width: 0,
                 checksum: None,
             };
-            if !self.dentries.table().create_locally(
-                DelegatedName { directory: delegation, name },
-                &stat,
-                at_ms,
-            ) {
+            let entry = DelegatedName { directory: delegation, name };
+            if !self.dentries.with(|table| table.create_locally(entry, &stat, at_ms)) {
                 return None;
             }
             queue.take_inode();
@@ -273,7 +270,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
     /// authoritative.
     fn certain_entry(&self, directory: InodeId, name: &Name) -> Option<Option<(Node, FileKind)>> {
         self.with_dir_lease([directory, directory], |[delegation, _]| {
-            self.dentries.table().certain_entry(DelegatedName { directory: delegation, name })
+            self.dentries.with(|table| table.certain_entry(DelegatedName { directory: delegation, name }))
         })
     }
 
@@ -288,11 +285,8 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         let at_ms = self.core.now_ms();
         let removed = self.with_dir_lease([directory, directory], |[delegation, _]| {
             let mut queue = self.name_queue.state();
-            if !self.dentries.table().unlink_locally(
-                DelegatedName { directory: delegation, name },
-                node.inode,
-                at_ms,
-            ) {
+            let entry = DelegatedName { directory: delegation, name };
+            if !self.dentries.with(|table| table.unlink_locally(entry, node.inode, at_ms)) {
                 return None;
             }
             let (name, inode) = (name.clone(), node.inode);
@@ -339,7 +333,8 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
                     DelegatedName { directory: from_delegation, name: from },
                     DelegatedName { directory: to_delegation, name: to },
                 );
-                if !self.dentries.table().rename_locally(places, (node.inode, replaced), at_ms) {
+                let renamed = (node.inode, replaced);
+                if !self.dentries.with(|table| table.rename_locally(places, renamed, at_ms)) {
                     return None;
                 }
                 queue.push(NameChange::Rename(RenameOp {
@@ -447,7 +442,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
                 "directory change lost; reported at the next fsync"
             );
             for directory in change.directories() {
-                self.dentries.table().invalidate_refused(directory.inode, change.nodes());
+                self.dentries.with(|table| table.invalidate_refused(directory.inode, change.nodes()));
             }
             match change {
                 NameChange::Create(CreateOp { inode, .. }) => {

@@ -51,7 +51,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
             return false;
         }
         // Still under the lock, so that no recall comes between.
-        self.dentries.table().move_to_lease(inode, before, &lease);
+        self.dentries.with(|table| table.move_to_lease(inode, before, &lease));
         true
     }
 
