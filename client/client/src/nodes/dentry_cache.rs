@@ -26,7 +26,7 @@ impl DentryCache {
 
     /// Announces a local change of names, or of attributes (without a name).
     pub(super) fn begin_change<'a>(&'a self, parts: &[(InodeId, Option<&'a Name>)]) -> LocalChangeGuard<'a> {
-        let change = self.with(|table| table.begin_change(parts));
+        let change = self.with(|table| table.begin_change(parts, Instant::now()));
         LocalChangeGuard { cache: self, change, is_ended: false }
     }
 }

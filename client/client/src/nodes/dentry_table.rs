@@ -6,9 +6,9 @@
 //! Does not: check whether a lease is valid; the caller passes the valid lease.
 //! Contract: an answer is cached under the lease that came with it, and only if no local change may
 //! be newer. A local change is announced before its request is sent; until its answer its names are
-//! not cached. After a change with an unknown outcome nothing is cached for [`UNCERTAIN_FOR`]; by
-//! then it has been done or never will be. At most [`NAMES_MAX`] names and [`NODES_MAX`] nodes, of
-//! about 200 and 350 bytes each.
+//! not cached. Answers to requests that are sent within [`UNCERTAIN_FOR`] after a change with an
+//! unknown outcome are not cached; by then the change has been done or never will be. At most
+//! [`NAMES_MAX`] names and [`NODES_MAX`] nodes, of about 200 and 350 bytes each.
 //! Truth: docs/adr/0046-leases.md.
 
 mod listing;
@@ -29,7 +29,7 @@ pub(super) use local_changes::DelegatedName;
 pub(super) const NAMES_MAX: usize = 65_536;
 /// Maximum cached nodes that are not open.
 pub(super) const NODES_MAX: usize = 8_192;
-/// How long nothing is cached after a change whose outcome is unknown.
+/// Time after a change with an unknown outcome in which the server may still do it.
 const UNCERTAIN_FOR: Duration = Duration::from_secs(60);
 /// Number of change counters. Directories that share a counter are invalidated together.
 const CHANGE_STRIPES: usize = 256;
@@ -94,8 +94,15 @@ struct CachedDirectory {
 /// Counts local changes in some directories.
 #[derive(Clone, Copy, Debug, Default)]
 struct ChangeCounter {
+    /// Increases when a change begins or ends.
     count: u64,
     in_progress: u32,
+}
+
+impl ChangeCounter {
+    fn count_if_idle(self) -> Option<u64> {
+        (self.in_progress == 0).then_some(self.count)
+    }
 }
 
 /// The cached dentries and attributes of a file system.
@@ -115,14 +122,14 @@ pub(super) struct DentryTable {
 }
 
 /// The change counters before a request, to detect changes until its answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct CacheSnapshot {
     directory: InodeId,
-    count: u64,
-    all: u64,
-    /// Whether no change of names was in progress.
-    names: bool,
-    nodes: bool,
+    sent: Instant,
+    /// Number of changes in the directory. None if one was in progress.
+    directory_changes: Option<u64>,
+    /// Number of changes of anything. None if one was in progress.
+    all_changes: Option<u64>,
 }
 
 /// A local change whose request is in progress.
@@ -130,6 +137,7 @@ pub(super) struct CacheSnapshot {
 pub(super) struct LocalChange<'a> {
     /// Each directory with the changed name, or node without a name, and its lease at the start.
     parts: Vec<(InodeId, Option<&'a Name>, Option<LeaseId>)>,
+    sent: Instant,
     /// The counter of all changes when it began.
     count_at_start: u64,
     attr_changes: u64,
@@ -177,17 +185,18 @@ impl DentryTable {
         }
     }
 
-    fn names_unchanged_since(&self, snapshot: &CacheSnapshot, now: Instant) -> bool {
-        let counter = self.counters[stripe(snapshot.directory)];
-        snapshot.names && counter.in_progress == 0 && counter.count == snapshot.count && self.may_cache(now)
+    fn names_unchanged_since(&self, snapshot: &CacheSnapshot) -> bool {
+        let count = self.counters[stripe(snapshot.directory)].count;
+        snapshot.directory_changes == Some(count) && self.may_cache_answer(snapshot.sent)
     }
 
-    fn attrs_unchanged_since(&self, snapshot: &CacheSnapshot, now: Instant) -> bool {
-        snapshot.nodes && self.all.in_progress == 0 && self.all.count == snapshot.all && self.may_cache(now)
+    fn attrs_unchanged_since(&self, snapshot: &CacheSnapshot) -> bool {
+        snapshot.all_changes == Some(self.all.count) && self.may_cache_answer(snapshot.sent)
     }
 
-    fn may_cache(&self, now: Instant) -> bool {
-        self.uncertain_until.is_none_or(|until| now >= until)
+    /// Whether a request that was sent at this time follows all changes with an unknown outcome.
+    fn may_cache_answer(&self, sent: Instant) -> bool {
+        self.uncertain_until.is_none_or(|until| sent >= until)
     }
 
     /// Returns the directory under this lease, emptied if the lease is a new one. None if a newer
@@ -286,14 +295,12 @@ impl DentryTable {
     }
 
     /// Returns the change counters before a request about names in a directory is sent.
-    pub(super) fn snapshot(&self, directory: InodeId) -> CacheSnapshot {
-        let counter = self.counters[stripe(directory)];
+    pub(super) fn snapshot(&self, directory: InodeId, now: Instant) -> CacheSnapshot {
         CacheSnapshot {
             directory,
-            count: counter.count,
-            all: self.all.count,
-            names: counter.in_progress == 0,
-            nodes: self.all.in_progress == 0,
+            sent: now,
+            directory_changes: self.counters[stripe(directory)].count_if_idle(),
+            all_changes: self.all.count_if_idle(),
         }
     }
 
@@ -306,7 +313,7 @@ impl DentryTable {
         (name, found): (&Name, Dentry),
         now: Instant,
     ) -> bool {
-        if !self.names_unchanged_since(snapshot, now) {
+        if !self.names_unchanged_since(snapshot) {
             return false;
         }
         let Some(directory) = self.directory_under(snapshot.directory, lease_id(lease), now) else {
@@ -322,16 +329,9 @@ impl DentryTable {
     }
 
     /// Caches attributes of a node that is not open.
-    pub(super) fn record_attributes(
-        &mut self,
-        snapshot: &CacheSnapshot,
-        lease: &NodeLease,
-        stat: &Stat,
-        now: Instant,
-    ) {
+    pub(super) fn record_attributes(&mut self, snapshot: &CacheSnapshot, lease: &NodeLease, stat: &Stat) {
         // A node with several names may have been changed under another one.
-        if (stat.links == 1 || stat.kind == FileKind::Directory) && self.attrs_unchanged_since(snapshot, now)
-        {
+        if (stat.links == 1 || stat.kind == FileKind::Directory) && self.attrs_unchanged_since(snapshot) {
             self.cache_node(lease, stat);
         }
     }
@@ -345,7 +345,7 @@ impl DentryTable {
         (entries, more): (&[DirEntry], bool),
         now: Instant,
     ) {
-        if !self.names_unchanged_since(snapshot, now) {
+        if !self.names_unchanged_since(snapshot) {
             return;
         }
         let Some(directory) = self.directory_under(snapshot.directory, lease_id(lease), now) else { return };
@@ -354,7 +354,8 @@ impl DentryTable {
             (None, _) => Some(*snapshot),
             // Nothing was changed here since the first page.
             (Some(after), Some(listing))
-                if listing.after == *after && listing.snapshot.count == snapshot.count =>
+                if listing.after == *after
+                    && listing.snapshot.directory_changes == snapshot.directory_changes =>
             {
                 Some(listing.snapshot)
             }
@@ -384,7 +385,11 @@ impl DentryTable {
 
     /// Announces a local change of names, or of attributes (without a name). Its outcome is passed
     /// to [`Self::end_change`].
-    pub(super) fn begin_change<'a>(&mut self, parts: &[(InodeId, Option<&'a Name>)]) -> LocalChange<'a> {
+    pub(super) fn begin_change<'a>(
+        &mut self,
+        parts: &[(InodeId, Option<&'a Name>)],
+        now: Instant,
+    ) -> LocalChange<'a> {
         self.all.in_progress += 1;
         self.all.count += 1;
         self.attr_changes += u64::from(parts.iter().any(|(_, name)| name.is_none()));
@@ -408,7 +413,7 @@ impl DentryTable {
             }
             changed.push((*inode, *name, lease));
         }
-        LocalChange { parts: changed, count_at_start, attr_changes }
+        LocalChange { parts: changed, sent: now, count_at_start, attr_changes }
     }
 
     /// Whether the node that a change creates may have been changed here before its answer arrived.
@@ -430,7 +435,7 @@ impl DentryTable {
         now: Instant,
     ) {
         if self.all.count == change.count_at_start
-            && self.may_cache(now)
+            && self.may_cache_answer(change.sent)
             && let Some(directory) = self.directory_under(stat.inode, lease_id(lease), now)
         {
             (directory.complete, directory.listable) = (true, is_listable);

@@ -21,7 +21,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         directory: Node,
         after: Option<Name>,
     ) -> Result<(Vec<DirEntry>, bool), ClientError> {
-        let snapshot = self.shared.dentries.with(|table| table.snapshot(directory.inode));
+        let snapshot = self.shared.dentries.with(|table| table.snapshot(directory.inode, Instant::now()));
         let client_id = self.shared.client_id_for_leases();
         let request = Request::ReadNodes { directory, after: after.clone(), limit: PAGE_MAX, client_id };
         let (mut entries, more) = match self.shared.call(&request).await? {

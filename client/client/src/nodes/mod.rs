@@ -169,7 +169,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
             Dentry::NotCached => {}
         }
         let (snapshot, answer) = loop {
-            let snapshot = self.shared.dentries.with(|table| table.snapshot(parent.inode));
+            let snapshot = self.shared.dentries.with(|table| table.snapshot(parent.inode, Instant::now()));
             let request =
                 Request::Lookup { parent, name: name.clone(), client_id: self.shared.client_id_for_leases() };
             let answer = self.shared.call(&request).await?;
@@ -200,8 +200,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
                 }
                 if let (Some(stat), Some(lease)) = (&stat, lease) {
                     self.shared.record_grant(stat.inode, lease);
-                    let now = Instant::now();
-                    self.shared.dentries.with(|table| table.record_attributes(&snapshot, &lease, stat, now));
+                    self.shared.dentries.with(|table| table.record_attributes(&snapshot, &lease, stat));
                 }
                 stat.map(|stat| self.overlay(stat)).ok_or_else(|| not_found().into())
             }

@@ -51,7 +51,7 @@ fn entry(name: &Name, inode: u64) -> DirEntry {
 
 /// Caches the answer to a lookup that nothing overlapped.
 fn record(table: &mut DentryTable, directory: InodeId, name: &Name, found: Dentry, now: Instant) -> bool {
-    let snapshot = table.snapshot(directory);
+    let snapshot = table.snapshot(directory, now);
     table.record_lookup(&snapshot, &lease(1), (name, found), now)
 }
 
@@ -83,7 +83,7 @@ fn complete_listing_makes_other_names_absent() {
     let pages = [(None, entry(first, 10), true), (Some(first), entry(third, 11), false)];
     for (after, entry, more) in pages {
         assert!(!table.is_listable(directory, &lease(1)));
-        let snapshot = table.snapshot(directory);
+        let snapshot = table.snapshot(directory, now);
         table.record_listing(&snapshot, &lease(1), after, (&[entry], more), now);
     }
     assert_eq!(table.lookup(directory, &lease(1), second, now), Dentry::Absent);
@@ -100,7 +100,7 @@ fn unknown_outcome_disables_caching_for_a_time() {
     let (mut table, now, [directory, other, _]) = (DentryTable::new(), Instant::now(), DIRECTORIES);
     let [name, ..] = &*NAMES;
     record(&mut table, other, name, present(10), now);
-    let change = table.begin_change(&[(directory, Some(name))]);
+    let change = table.begin_change(&[(directory, Some(name))], now);
     table.end_change(&change, ChangeOutcome::Unknown, now);
     assert_eq!(table.lookup(other, &lease(1), name, now), Dentry::NotCached);
     let end = now + UNCERTAIN_FOR;
@@ -110,15 +110,35 @@ fn unknown_outcome_disables_caching_for_a_time() {
     }
 }
 
+/// The change with an unknown outcome may be done after the request and before its answer.
+#[test]
+fn late_answer_to_uncertain_request_is_not_cached() {
+    let (mut table, now, [directory, made, _]) = (DentryTable::new(), Instant::now(), DIRECTORIES);
+    let [name, other, ..] = &*NAMES;
+    let change = table.begin_change(&[(directory, Some(name))], now);
+    table.end_change(&change, ChangeOutcome::Unknown, now);
+    let (sent, end) = (now + UNCERTAIN_FOR - Duration::from_millis(1), now + UNCERTAIN_FOR);
+    let snapshot = table.snapshot(directory, sent);
+    table.record_lookup(&snapshot, &lease(1), (name, present(10)), end);
+    table.record_listing(&snapshot, &lease(1), None, (&[entry(name, 10)], false), end);
+    assert_eq!(table.lookup(directory, &lease(1), name, end), Dentry::NotCached);
+    table.record_attributes(&snapshot, &lease(1), &stat(InodeId(10), FileKind::File));
+    assert_eq!(table.cached_node(InodeId(10), &lease(1)), None);
+    let change = table.begin_change(&[(directory, Some(name))], sent);
+    let stat = stat(made, FileKind::Directory);
+    table.record_created_directory(&change, &lease(1), (&stat, true), end);
+    assert_eq!(table.lookup(made, &lease(1), other, end), Dentry::NotCached);
+}
+
 #[test]
 fn created_directory_is_complete_unless_something_changed() {
     let (now, [parent, made, _]) = (Instant::now(), DIRECTORIES);
     let [name, other, ..] = &*NAMES;
     for overlaps in [false, true] {
         let mut table = DentryTable::new();
-        let change = table.begin_change(&[(parent, Some(name))]);
+        let change = table.begin_change(&[(parent, Some(name))], now);
         if overlaps {
-            let second = table.begin_change(&[(made, Some(other))]);
+            let second = table.begin_change(&[(made, Some(other))], now);
             table.end_change(&second, ChangeOutcome::Refused, now);
         }
         let stat = stat(made, FileKind::Directory);
@@ -138,7 +158,7 @@ fn least_recently_used_directory_is_evicted() {
     record(&mut table, used, name, present(10), at(0));
     record(&mut table, old, name, present(11), at(1));
     assert_eq!(table.lookup(used, &lease(1), name, at(2)), present(10));
-    let snapshot = table.snapshot(new);
+    let snapshot = table.snapshot(new, at(3));
     for number in 0..NAMES_MAX - 1 {
         let name = Name::new(format!("n{number}")).unwrap();
         table.record_lookup(&snapshot, &lease(1), (&name, present(12)), at(3));

@@ -368,7 +368,7 @@ impl World {
     }
 
     fn send(&mut self, kind: RequestKind, directory: InodeId) {
-        let snapshot = self.table.snapshot(directory);
+        let snapshot = self.table.snapshot(directory, self.now);
         let named = |at: Place| {
             let (directory, name) = resolve(at);
             (directory, Some(name))
@@ -379,7 +379,7 @@ impl World {
             RequestKind::SetAttributes(inode) => vec![(inode, None)],
             RequestKind::Look(_) | RequestKind::LookDirectory(_) | RequestKind::ListPage(..) => Vec::new(),
         };
-        let change = (!parts.is_empty()).then(|| self.table.begin_change(&parts));
+        let change = (!parts.is_empty()).then(|| self.table.begin_change(&parts, self.now));
         self.requests.push(SentRequest { kind, snapshot, change, answer: None, lost_until: None });
     }
 
@@ -407,11 +407,11 @@ impl World {
                 let known = found.as_ref().map_or(Dentry::Absent, |(stat, _)| Dentry::of(stat));
                 table.record_lookup(&snapshot, &directory, (&NAMES[name], known), now);
                 if let Some((stat, lease)) = found {
-                    table.record_attributes(&snapshot, &lease, &stat, now);
+                    table.record_attributes(&snapshot, &lease, &stat);
                 }
             }
             (ServerAnswer::Directory { stat, lease }, _) => {
-                table.record_attributes(&snapshot, &lease, &stat, now);
+                table.record_attributes(&snapshot, &lease, &stat);
             }
             (ServerAnswer::Page { directory, entries, more }, RequestKind::ListPage(at, after)) => {
                 let after = after.map(|after| &NAMES[after]);
