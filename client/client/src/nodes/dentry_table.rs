@@ -71,13 +71,6 @@ enum ValidUnder {
     CreatedIn(InodeId, LeaseId),
 }
 
-/// A listing of a directory that is being fetched page by page.
-#[derive(Debug)]
-struct PartialListing {
-    snapshot: CacheSnapshot,
-    after: Name,
-}
-
 #[derive(Debug)]
 struct CachedDirectory {
     lease: LeaseId,
@@ -86,9 +79,20 @@ struct CachedDirectory {
     complete: bool,
     /// Whether the user may list the directory.
     listable: bool,
-    listing: Option<PartialListing>,
+    /// The last name of a listing so far, whose pages are all cached.
+    listed_upto: Option<Name>,
     misses: u8,
     used: Instant,
+}
+
+impl CachedDirectory {
+    fn entry(&self, name: &Name) -> Dentry {
+        match self.names.get(name) {
+            Some(known) => *known,
+            None if self.complete => Dentry::Absent,
+            None => Dentry::NotCached,
+        }
+    }
 }
 
 /// Counts local changes in some directories.
@@ -135,8 +139,8 @@ pub(super) struct CacheSnapshot {
 /// A local change whose request is in progress.
 #[derive(Debug)]
 pub(super) struct LocalChange<'a> {
-    /// Each directory with the changed name, or node without a name, and its lease at the start.
-    parts: Vec<(InodeId, Option<&'a Name>, Option<LeaseId>)>,
+    /// Each directory with the changed name, or node without a name.
+    parts: Vec<(InodeId, Option<&'a Name>)>,
     sent: Instant,
     /// The counter of all changes when it began.
     count_at_start: u64,
@@ -215,7 +219,7 @@ impl DentryTable {
             names: BTreeMap::new(),
             complete: false,
             listable: false,
-            listing: None,
+            listed_upto: None,
             misses: 0,
             used: now,
         }))
@@ -261,11 +265,7 @@ impl DentryTable {
             return Dentry::NotCached;
         };
         one.used = now;
-        match one.names.get(name) {
-            Some(known) => *known,
-            None if one.complete => Dentry::Absent,
-            None => Dentry::NotCached,
-        }
+        one.entry(name)
     }
 
     /// Returns the cached attributes of a node that is not open, under a valid lease.
@@ -350,17 +350,9 @@ impl DentryTable {
         }
         let Some(directory) = self.directory_under(snapshot.directory, lease_id(lease), now) else { return };
         directory.listable = true;
-        let begun = match (after, directory.listing.take()) {
-            (None, _) => Some(*snapshot),
-            // Nothing was changed here since the first page.
-            (Some(after), Some(listing))
-                if listing.after == *after
-                    && listing.snapshot.directory_changes == snapshot.directory_changes =>
-            {
-                Some(listing.snapshot)
-            }
-            _ => None,
-        };
+        // Changes since an earlier page do not matter: their names are cached as well.
+        let listed_upto = directory.listed_upto.take();
+        let continues = after.is_none() || after == listed_upto.as_ref();
         directory.mark_absent(after, entries, more);
         for entry in entries {
             // Without attributes the user may not be able to look it up.
@@ -368,12 +360,10 @@ impl DentryTable {
             self.insert_entry(snapshot.directory, &entry.name, known);
         }
         let Some(directory) = self.directories.get_mut(&snapshot.directory) else { return };
-        match (begun, entries.last()) {
-            (Some(_), _) if !more => directory.complete = true,
-            (Some(begun), Some(last)) => {
-                directory.listing = Some(PartialListing { snapshot: begun, after: last.name.clone() });
-            }
-            _ => {}
+        if continues && more {
+            directory.listed_upto = entries.last().map(|last| last.name.clone());
+        } else if continues {
+            directory.complete = true;
         }
     }
 
@@ -393,8 +383,6 @@ impl DentryTable {
         self.all.in_progress += 1;
         self.all.count += 1;
         self.attr_changes += u64::from(parts.iter().any(|(_, name)| name.is_none()));
-        let (count_at_start, attr_changes) = (self.all.count, self.attr_changes);
-        let mut changed = Vec::with_capacity(parts.len());
         for (inode, name) in parts {
             let counter = &mut self.counters[stripe(*inode)];
             counter.in_progress += 1;
@@ -404,16 +392,19 @@ impl DentryTable {
                 // The change may affect who can search the directory, this user included.
                 self.drop_directory(*inode);
             }
-            let lease = self.directories.get(inode).map(|one| one.lease);
             if let Some(name) = name {
                 self.insert_entry(*inode, name, Dentry::NotCached);
                 let (count, several) = self.pending.entry((*inode, (*name).clone())).or_default();
                 *count += 1;
                 *several |= *count > 1;
             }
-            changed.push((*inode, *name, lease));
         }
-        LocalChange { parts: changed, sent: now, count_at_start, attr_changes }
+        LocalChange {
+            parts: parts.to_vec(),
+            sent: now,
+            count_at_start: self.all.count,
+            attr_changes: self.attr_changes,
+        }
     }
 
     /// Whether the node that a change creates may have been changed here before its answer arrived.
@@ -421,7 +412,7 @@ impl DentryTable {
         let several = |(inode, name): (&InodeId, &Name)| {
             self.pending.get(&(*inode, name.clone())).is_some_and(|(_, several)| *several)
         };
-        let mut named = change.parts.iter().filter_map(|(inode, name, _)| Some((inode, (*name)?)));
+        let mut named = change.parts.iter().filter_map(|(inode, name)| Some((inode, (*name)?)));
         self.attr_changes != change.attr_changes || named.any(several)
     }
 
@@ -450,7 +441,7 @@ impl DentryTable {
         }
         self.all.in_progress -= 1;
         self.all.count += 1;
-        for (inode, name, _) in &change.parts {
+        for (inode, name) in &change.parts {
             if let Some(name) = name {
                 let key = (*inode, (*name).clone());
                 if let Some((count, _)) = self.pending.get_mut(&key) {
@@ -466,8 +457,10 @@ impl DentryTable {
             self.nodes.remove(inode);
         }
         if outcome == ChangeOutcome::Unknown {
-            let ids: Vec<InodeId> = self.directories.keys().copied().collect();
-            ids.into_iter().for_each(|id| self.drop_directory(id));
+            // Without cached directories, results of other changes are not cached: this one may be
+            // done after them.
+            self.directories.clear();
+            self.names = 0;
             self.nodes.clear();
             self.uncertain_until = Some(now + UNCERTAIN_FOR);
         }
@@ -477,9 +470,10 @@ impl DentryTable {
         for inode in others {
             self.nodes.remove(inode);
         }
-        for ((inode, name, lease), known) in change.parts.iter().zip(entries) {
-            let same = lease.is_some() && self.directories.get(inode).map(|one| one.lease) == *lease;
-            let Some(name) = name.filter(|_| same) else { continue };
+        // A directory that is cached now was cached when the change began, since answers are not
+        // cached in a directory that is being changed.
+        for ((inode, name), known) in change.parts.iter().zip(entries) {
+            let Some(name) = *name else { continue };
             // Two concurrent changes of one name may have been done in either order.
             if self.pending.get(&(*inode, name.clone())).is_some_and(|(_, several)| !several) {
                 self.insert_entry(*inode, name, *known);

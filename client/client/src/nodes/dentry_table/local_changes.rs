@@ -22,15 +22,10 @@ impl DentryTable {
     ) -> Option<Option<(Node, FileKind)>> {
         let DelegatedName { directory: DirLeaseId { inode, epoch, lease }, name } = entry;
         let one = self.directories.get(&inode).filter(|one| one.lease == (epoch, lease))?;
-        if self.pending.contains_key(&(inode, name.clone())) {
-            return None;
-        }
-        match one.names.get(name) {
-            Some(Dentry::Present(node, kind)) => Some(Some((*node, *kind))),
-            Some(Dentry::Absent) => Some(None),
-            Some(Dentry::NotCached) => None,
-            None if one.complete => Some(None),
-            None => None,
+        match one.entry(name) {
+            Dentry::Present(node, kind) => Some(Some((node, kind))),
+            Dentry::Absent => Some(None),
+            Dentry::NotCached => None,
         }
     }
 

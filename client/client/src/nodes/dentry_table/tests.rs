@@ -131,6 +131,19 @@ fn late_answer_to_uncertain_request_is_not_cached() {
 }
 
 #[test]
+fn result_of_change_after_unknown_outcome_is_not_cached() {
+    let (mut table, now, [directory, ..]) = (DentryTable::new(), Instant::now(), DIRECTORIES);
+    let [name, ..] = &*NAMES;
+    record(&mut table, directory, name, present(10), now);
+    let unlink = table.begin_change(&[(directory, Some(name))], now);
+    table.end_change(&unlink, ChangeOutcome::Unknown, now);
+    // The server may do the unlink after this change.
+    let replace = table.begin_change(&[(directory, Some(name))], now);
+    table.end_change(&replace, ChangeOutcome::Done { entries: &[present(11)], others: &[] }, now);
+    assert_eq!(table.lookup(directory, &lease(1), name, now), Dentry::NotCached);
+}
+
+#[test]
 fn created_directory_is_complete_unless_something_changed() {
     let (now, [parent, made, _]) = (Instant::now(), DIRECTORIES);
     let [name, other, ..] = &*NAMES;

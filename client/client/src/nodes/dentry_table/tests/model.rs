@@ -23,14 +23,20 @@ enum Step {
     Look(Place),
     LookDirectory(usize),
     ListPage(usize),
+    /// The next page follows this name.
+    SeekInList(Place),
     Create(Place),
     Unlink(Place),
     Rename(Place, Place),
     SetAttributes(prop::sample::Index),
     Execute(prop::sample::Index),
     Answer(prop::sample::Index),
-    /// The answer is lost.
+    /// The newest request is executed and answered.
+    Complete,
+    /// The connection of a request ends before its answer.
     Lose(prop::sample::Index),
+    /// The server executes a change whose connection ended.
+    ExecuteLost,
     CreateLocally(Place),
     UnlinkLocally(Place),
     RenameLocally(Place, Place),
@@ -45,19 +51,23 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     let directory = 0..DIRECTORIES.len();
-    let place = || (0..DIRECTORIES.len(), 0..NAMES.len());
+    // Every other step concerns the same name, so that changes overlap.
+    let place = || prop_oneof![Just((0, 1)), (0..DIRECTORIES.len(), 0..NAMES.len())];
     let index = any::<prop::sample::Index>;
     prop_oneof![
         6 => place().prop_map(Step::Look),
         2 => directory.clone().prop_map(Step::LookDirectory),
         8 => directory.clone().prop_map(Step::ListPage),
+        1 => place().prop_map(Step::SeekInList),
         4 => place().prop_map(Step::Create),
         2 => place().prop_map(Step::Unlink),
         2 => (place(), place()).prop_map(|(from, to)| Step::Rename(from, to)),
         2 => index().prop_map(Step::SetAttributes),
-        20 => index().prop_map(Step::Execute),
-        20 => index().prop_map(Step::Answer),
-        1 => index().prop_map(Step::Lose),
+        12 => index().prop_map(Step::Execute),
+        12 => index().prop_map(Step::Answer),
+        20 => Just(Step::Complete),
+        4 => index().prop_map(Step::Lose),
+        4 => Just(Step::ExecuteLost),
         3 => place().prop_map(Step::CreateLocally),
         2 => place().prop_map(Step::UnlinkLocally),
         2 => (place(), place()).prop_map(|(from, to)| Step::RenameLocally(from, to)),
@@ -65,7 +75,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => place().prop_map(Step::ChangeRemotely),
         1 => index().prop_map(Step::SetAttributesRemotely),
         1 => directory.prop_map(Step::ReplaceLease),
-        1 => (1..40_u64).prop_map(Step::Wait),
+        4 => (1..80_u64).prop_map(Step::Wait),
     ]
 }
 
@@ -98,8 +108,6 @@ struct SentRequest {
     /// The change, if it is one whose outcome is awaited.
     change: Option<LocalChange<'static>>,
     answer: Option<ServerAnswer>,
-    /// End of the time in which a change may still be executed whose answer was lost.
-    lost_until: Option<Instant>,
 }
 
 /// The server's state.
@@ -262,8 +270,10 @@ struct World {
     table: DentryTable,
     server: ServerModel,
     requests: Vec<SentRequest>,
+    /// A change with an unknown outcome, and until when the server may execute it.
+    lost: Option<(RequestKind, Instant)>,
     now: Instant,
-    /// Last name of the last page of each directory.
+    /// Name that the next page of each directory follows.
     cursors: [Option<usize>; DIRECTORIES.len()],
     /// The last complete listing of each directory from the cache.
     listings: BTreeMap<InodeId, (ListEdition, Vec<(&'static Name, InodeId)>)>,
@@ -275,18 +285,26 @@ impl World {
     fn new() -> Self {
         let stats = DIRECTORIES.map(|inode| (inode, stat(inode, FileKind::Directory)));
         let (next_lease, now_ms) = (DIRECTORIES.len() as u64, 1_000);
+        let mut server = ServerModel {
+            names: BTreeMap::new(),
+            stats: stats.into(),
+            leases: DIRECTORIES.into_iter().zip(1..).collect(),
+            granted: BTreeSet::new(),
+            next_inode: FIRST_FILE,
+            next_lease,
+            now_ms,
+        };
+        for directory in DIRECTORIES {
+            for name in &NAMES[1..] {
+                let stat = server.new_file();
+                server.create((directory, name), stat);
+            }
+        }
         Self {
             table: DentryTable::new(),
-            server: ServerModel {
-                names: BTreeMap::new(),
-                stats: stats.into(),
-                leases: DIRECTORIES.into_iter().zip(1..).collect(),
-                granted: BTreeSet::new(),
-                next_inode: FIRST_FILE,
-                next_lease,
-                now_ms,
-            },
+            server,
             requests: Vec::new(),
+            lost: None,
             now: Instant::now(),
             cursors: [None; DIRECTORIES.len()],
             listings: BTreeMap::new(),
@@ -304,6 +322,7 @@ impl World {
                 let kind = RequestKind::ListPage(directory, self.cursors[directory]);
                 self.send(kind, DIRECTORIES[directory]);
             }
+            Step::SeekInList((directory, name)) => self.cursors[directory] = Some(name),
             Step::Create(at) => self.send(RequestKind::Create(at), DIRECTORIES[at.0]),
             Step::Unlink(at) => self.send(RequestKind::Unlink(at), DIRECTORIES[at.0]),
             Step::Rename(from, to) => self.send(RequestKind::Rename(from, to), DIRECTORIES[from.0]),
@@ -311,9 +330,18 @@ impl World {
                 let inode = self.pick_inode(index);
                 self.send(RequestKind::SetAttributes(inode), inode);
             }
-            Step::Execute(index) => self.execute(index),
-            Step::Answer(index) => self.answer(index),
+            Step::Execute(index) => self.execute(|waiting| index.index(waiting)),
+            Step::Answer(index) => self.answer(|ready| index.index(ready)),
+            Step::Complete => {
+                self.execute(|waiting| waiting - 1);
+                self.answer(|ready| ready - 1);
+            }
             Step::Lose(index) => self.lose(index),
+            Step::ExecuteLost => {
+                if let Some((kind, _)) = self.lost.take() {
+                    self.server.execute(kind);
+                }
+            }
             Step::CreateLocally(at) => self.create_locally(resolve(at)),
             Step::UnlinkLocally(at) => self.unlink_locally(resolve(at)),
             Step::RenameLocally(from, to) => self.rename_locally(resolve(from), resolve(to)),
@@ -355,8 +383,7 @@ impl World {
             Step::Wait(seconds) => {
                 self.now += Duration::from_secs(seconds);
                 self.server.now_ms += seconds * 1_000;
-                let now = self.now;
-                self.requests.retain(|request| request.lost_until.is_none_or(|until| now < until));
+                self.lost = self.lost.filter(|(_, until)| self.now < *until);
             }
         }
         self.check();
@@ -380,26 +407,27 @@ impl World {
             RequestKind::Look(_) | RequestKind::LookDirectory(_) | RequestKind::ListPage(..) => Vec::new(),
         };
         let change = (!parts.is_empty()).then(|| self.table.begin_change(&parts, self.now));
-        self.requests.push(SentRequest { kind, snapshot, change, answer: None, lost_until: None });
+        self.requests.push(SentRequest { kind, snapshot, change, answer: None });
     }
 
-    fn execute(&mut self, index: prop::sample::Index) {
+    /// `choose` gets the number of requests that are not executed.
+    fn execute(&mut self, choose: impl FnOnce(usize) -> usize) {
         let waiting = self.requests.iter_mut().filter(|request| request.answer.is_none());
         let mut waiting: Vec<&mut SentRequest> = waiting.collect();
         if !waiting.is_empty() {
-            let at = index.index(waiting.len());
+            let at = choose(waiting.len());
             waiting[at].answer = Some(self.server.execute(waiting[at].kind));
         }
-        self.requests.retain(|request| request.answer.is_none() || request.lost_until.is_none());
     }
 
-    fn answer(&mut self, index: prop::sample::Index) {
+    /// `choose` gets the number of requests that are executed.
+    fn answer(&mut self, choose: impl FnOnce(usize) -> usize) {
         let ready: Vec<usize> =
             (0..self.requests.len()).filter(|at| self.requests[*at].answer.is_some()).collect();
         if ready.is_empty() {
             return;
         }
-        let request = self.requests.remove(ready[index.index(ready.len())]);
+        let request = self.requests.remove(ready[choose(ready.len())]);
         let SentRequest { kind, snapshot, change, answer: Some(answer), .. } = request else { return };
         let (table, now) = (&mut self.table, self.now);
         match (answer, kind) {
@@ -434,18 +462,13 @@ impl World {
         if self.requests.is_empty() {
             return;
         }
-        let at = index.index(self.requests.len());
-        let request = &mut self.requests[at];
-        if let Some(change) = request.change.take() {
+        let request = self.requests.remove(index.index(self.requests.len()));
+        if let Some(change) = request.change {
             self.table.end_change(&change, ChangeOutcome::Unknown, self.now);
-            request.lost_until = Some(self.now + UNCERTAIN_FOR);
             if request.answer.is_none() {
-                return;
+                self.lost = Some((request.kind, self.now + UNCERTAIN_FOR));
             }
-        } else if request.lost_until.is_some() {
-            return;
         }
-        self.requests.remove(at);
     }
 
     fn recall(&mut self, inode: InodeId) {
@@ -514,6 +537,10 @@ impl World {
         let changes = self.requests.iter().filter(|request| request.change.is_some()).count();
         assert_eq!(self.table.all.in_progress as usize, changes);
         assert!(changes > 0 || self.table.pending.is_empty());
+        for (inode, name) in self.table.pending.keys() {
+            let cached = self.table.directories.get(inode).map(|one| one.entry(name));
+            assert!(cached.is_none_or(|known| known == Dentry::NotCached), "{name:?} is being changed");
+        }
     }
 
     fn check_listing(&mut self, directory: InodeId, lease: &NodeLease) {
@@ -548,6 +575,7 @@ impl World {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
     #[test]
     fn cached_entries_are_those_of_the_server(steps in prop::collection::vec(step(), 1..120)) {
         let mut world = World::new();
